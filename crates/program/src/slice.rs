@@ -9,11 +9,11 @@ use crate::program::check;
 use crate::program::{Operation, Program};
 use crate::value::arithmetic::Arithmetic;
 use crate::value::error::{EvaluateError, KernelError};
-use crate::value::operand::{Operand, Scalar};
+use crate::value::operand::Scalar;
 use crate::value::tensor::Tensor;
 use crate::value::view::{View, each_number};
 use crate::weights::Weights;
-use crate::workspace::{Workspace, kernel};
+use crate::workspace::{Workspace, call, kernel};
 
 /// The operations that compute one tap from known values.
 #[derive(Debug)]
@@ -344,25 +344,13 @@ impl<'a> Needed<'a> {
     }
 }
 
-/// Carries out a recorded operation on other tensors: one for each view among its operands and keywords, in their order.
+/// Carries out a recorded operation on other tensors: one for each view of [`Operation::reads`].
 pub fn carry_out(record: &Operation, tensors: &[Tensor<'_>]) -> Option<Vec<Tensor<'static>>> {
-    fn argument<'s>(operand: &'s Operand, tensors: &mut std::slice::Iter<'s, Tensor<'_>>) -> Option<Arg<'s>> {
-        Some(match operand {
-            Operand::View(_) => Arg::Tensor(tensors.next()?.view()),
-            Operand::Scalar(scalar) => Arg::Scalar(scalar),
-            Operand::DType(dtype) => Arg::DType(*dtype),
-            Operand::None => Arg::None,
-            Operand::List(list) => {
-                Arg::List(list.iter().map(|operand| argument(operand, tensors)).collect::<Option<_>>()?)
-            }
-        })
+    if record.reads().count() != tensors.len() {
+        return None;
     }
-    let (base, overload) = base_and_overload(&record.name);
-    let mut tensors = tensors.iter();
-    let args = record.operands.iter().map(|operand| argument(operand, &mut tensors)).collect::<Option<_>>()?;
-    let named = record.keywords.iter().map(|(key, operand)| Some((key.as_str(), argument(operand, &mut tensors)?)));
-    let named = named.collect::<Option<_>>()?;
-    let call = Call { name: base, overload, args, named, outputs: Vec::new() };
+    let mut values = tensors.iter();
+    let call = call(record, &mut |_| values.next().expect("one for each view").view());
     kernel(record)?(&call).ok()
 }
 

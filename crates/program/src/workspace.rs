@@ -221,25 +221,28 @@ impl<'a> Workspace<'a> {
     }
 
     fn call<'s>(&'s self, op: &'s Operation) -> Call<'s> {
-        let (base, overload) = base_and_overload(&op.name);
-        Call {
-            name: base,
-            overload,
-            args: op.operands.iter().map(|operand| self.argument(operand)).collect(),
-            named: op.keywords.iter().map(|(key, operand)| (key.as_str(), self.argument(operand))).collect(),
-            outputs: op.outputs.iter().map(Option::as_ref).collect(),
-        }
+        Call { outputs: op.outputs.iter().map(Option::as_ref).collect(), ..call(op, &mut |view| self.read(view)) }
     }
+}
 
-    fn argument<'s>(&'s self, operand: &'s Operand) -> Arg<'s> {
+/// The value of a view.
+type ReadView<'r, 's> = dyn FnMut(&'s View) -> Tensor<'s> + 'r;
+
+/// An operation with the values of what it reads, which `read` gives in the order of [`check::operands`]; without its outputs.
+pub(crate) fn call<'s>(op: &'s Operation, read: &mut ReadView<'_, 's>) -> Call<'s> {
+    fn argument<'s>(operand: &'s Operand, read: &mut ReadView<'_, 's>) -> Arg<'s> {
         match operand {
-            Operand::View(view) => Arg::Tensor(self.read(view)),
+            Operand::View(view) => Arg::Tensor(read(view)),
             Operand::Scalar(scalar) => Arg::Scalar(scalar),
             Operand::DType(dtype) => Arg::DType(*dtype),
             Operand::None => Arg::None,
-            Operand::List(list) => Arg::List(list.iter().map(|operand| self.argument(operand)).collect()),
+            Operand::List(list) => Arg::List(list.iter().map(|operand| argument(operand, read)).collect()),
         }
     }
+    let (name, overload) = base_and_overload(&op.name);
+    let args = op.operands.iter().map(|operand| argument(operand, read)).collect();
+    let named = op.keywords.iter().map(|(key, operand)| (key.as_str(), argument(operand, read))).collect();
+    Call { name, overload, args, named, outputs: Vec::new() }
 }
 
 /// The kernel of an operation.

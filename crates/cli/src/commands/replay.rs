@@ -227,19 +227,21 @@ pub(crate) fn run_each_sequence<T>(
     judge: impl Fn(CandidateArgs) -> Result<T>,
     session: impl Fn(&mut T) -> &mut ReplaySession,
 ) -> Result<T> {
-    let is_asked = args.reading.sequence.is_some();
+    if args.reading.sequence.is_some() {
+        return judge(args.clone());
+    }
     let mut of_other_prompts = Vec::new();
     let (count, mut judged) = match judge(args.clone()) {
         Ok(mut judged) => (session(&mut judged).input.sequences, Some(judged)),
         Err(error) => match error.downcast_ref::<OtherTokens>() {
-            Some(other) if other.sequences > 1 && !is_asked => {
+            Some(other) if other.sequences > 1 => {
                 of_other_prompts.push("0".to_owned());
                 (other.sequences, None)
             }
             _ => return Err(error),
         },
     };
-    for index in 1..if is_asked { 1 } else { count } {
+    for index in 1..count {
         if let Some(judged) = judged.take_if(|judged| session(judged).verdict() != Verdict::Parity) {
             return Ok(judged);
         }
@@ -257,7 +259,7 @@ pub(crate) fn run_each_sequence<T>(
     let Some(mut judged) = judged else {
         bail!("a batch of {count} sequences: none is of the program's prompt; feed both the same tokens");
     };
-    if is_asked || count == 1 {
+    if count == 1 {
         return Ok(judged);
     }
     let note = match of_other_prompts.is_empty() {

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
-use crate::common::{firstdiff, json};
+use crate::common::{firstdiff, json, keep_taps};
 use crate::program::{npy, numbers, tensors};
 
 const TOKENS: usize = 9;
@@ -218,14 +218,7 @@ impl Blocks {
         let args = ["dump", &paths[0], "-o", &paths[1], "--tokens", &ids, "--weights", &paths[2], "--profile", "f32"];
         let made = firstdiff(&args);
         assert_eq!(made.status.code(), Some(0), "{}", String::from_utf8_lossy(&made.stderr));
-        let path = out.join("dump.json");
-        let mut meta: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
-        let is_kept = |tap: &Value| keep(tap["tap"].as_str().unwrap());
-        let left_out: Vec<Value> =
-            meta["taps"].as_array().unwrap().iter().filter(|tap| !is_kept(tap)).cloned().collect();
-        left_out.iter().for_each(|tap| std::fs::remove_file(out.join(tap["file"].as_str().unwrap())).unwrap());
-        meta["taps"].as_array_mut().unwrap().retain(is_kept);
-        std::fs::write(&path, meta.to_string()).unwrap();
+        keep_taps(&out, keep);
         out
     }
 

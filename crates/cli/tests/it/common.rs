@@ -48,3 +48,14 @@ pub(crate) fn refused(output: &Output, words: &[&str]) {
         assert!(error.contains(word), "'{word}' is not in: {error}");
     }
 }
+
+/// Leaves the taps of a dump that are to be kept.
+pub(crate) fn keep_taps(dump: &Path, keep: &dyn Fn(&str) -> bool) {
+    let path = dump.join("dump.json");
+    let mut meta: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    let is_left_out = |tap: &mut Value| !keep(tap["tap"].as_str().unwrap());
+    for tap in meta["taps"].as_array_mut().unwrap().extract_if(.., is_left_out) {
+        std::fs::remove_file(dump.join(tap["file"].as_str().unwrap())).unwrap();
+    }
+    std::fs::write(&path, meta.to_string()).unwrap();
+}

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use serde_json::{Value, json};
 
-use crate::common::{fixtures, json as answer};
+use crate::common::{fixtures, json as answer, keep_taps};
 
 /// A recorded program, its weights, and the tokens that it was fed.
 struct Source {
@@ -50,15 +50,7 @@ impl Source {
         std::fs::write(program.join("program.json"), recorded.to_string()).unwrap();
         let [program, out] = [&program, &out].map(|path: &PathBuf| path.to_string_lossy().into_owned());
         answer(&["dump", &program, "-o", &out, "--weights", self.weights, "--tokens", self.tokens]);
-        if !only.is_empty() {
-            let path = std::path::Path::new(&out).join("dump.json");
-            let mut meta: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
-            let taps = meta["taps"].as_array_mut().unwrap();
-            for tap in taps.extract_if(.., |tap| !only.contains(&tap["tap"].as_str().unwrap())) {
-                std::fs::remove_file(std::path::Path::new(&out).join(tap["file"].as_str().unwrap())).unwrap();
-            }
-            std::fs::write(&path, meta.to_string()).unwrap();
-        }
+        keep_taps(out.as_ref(), &|tap| only.is_empty() || only.contains(&tap));
         let report = answer(&["explain", self.golden, &out, "--weights", self.weights]);
         report["findings"].as_array().expect("findings").clone()
     }

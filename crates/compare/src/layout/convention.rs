@@ -45,6 +45,11 @@ impl LayoutConvention {
         LayoutConvention { site, order, own_order, against_shape, shown, rows: layout.rows() }
     }
 
+    /// The convention that a layout of a tap follows, also of attention in or to another stack.
+    pub(crate) fn from_tap(tap: Tap, layout: &Layout) -> LayoutConvention {
+        LayoutConvention::new(attention_site(tap), layout)
+    }
+
     /// Whether its own shape shows the order of its axes, which is not the vocabulary's.
     pub fn is_shown(&self) -> bool {
         self.shown && !self.own_order

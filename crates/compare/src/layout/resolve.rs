@@ -38,7 +38,7 @@ pub struct Claim {
 impl Claim {
     /// The convention of this layout for the tap's site.
     pub fn convention(&self) -> LayoutConvention {
-        LayoutConvention::new(attention_site(self.place.tap), &self.layout)
+        LayoutConvention::from_tap(self.place.tap, &self.layout)
     }
 }
 

@@ -108,7 +108,7 @@ impl ReferenceWitness<'_, '_> {
     }
 
     fn convention(&self, index: usize, layout: &Layout) -> LayoutConvention {
-        LayoutConvention::new(self.site(index), layout)
+        LayoutConvention::from_tap(self.place(index).tap, layout)
     }
 
     fn is_compared(&self, index: usize) -> bool {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use firstdiff_trace::{Dump, DumpError, Entry, Site};
 
 use crate::graph::Place;
-use crate::layout::convention::{LayoutConvention, attention_site};
+use crate::layout::convention::LayoutConvention;
 use crate::layout::rows::squeezed;
 use crate::layout::strided::StridedLayout;
 use crate::layout::types::{Layout, layout_notes};
@@ -109,9 +109,10 @@ impl ComparisonContext<'_> {
                 let ordered = match stored.in_order() {
                     // Extents listed in another order than memory has; or padding, which needs no order.
                     true => !permuted || seen(&|other| other.in_order()),
-                    false => known
-                        .iter()
-                        .any(|known| LayoutConvention::new(attention_site(place.tap), layout).follows_from(known)),
+                    false => {
+                        let own = LayoutConvention::from_tap(place.tap, layout);
+                        known.iter().any(|known| own.follows_from(known))
+                    }
                 };
                 let padded = stored.padding().is_none() || seen(&|other| other.same_positions(stored));
                 rows && ordered && padded && (permuted || stored.padding().is_some() || stored.moves())

@@ -60,6 +60,11 @@ impl Operation {
         base_and_overload(&self.name).0
     }
 
+    /// All views that it reads, in the order of its operands and keywords.
+    pub fn reads(&self) -> impl Iterator<Item = &View> {
+        check::operands(self)
+    }
+
     /// Whether the extents of its results depend on values, such as the indices where a condition holds.
     pub(crate) fn has_open_shape(&self) -> bool {
         let is_mask = |operand: &Operand| operand.views().iter().any(|view| view.dtype == DType::Bool);

@@ -154,7 +154,7 @@ impl<'a> Tensor<'a> {
     }
 
     /// The values as integers; floats are truncated.
-    pub fn to_ints(&self) -> Cow<'_, [i64]> {
+    pub(crate) fn to_ints(&self) -> Cow<'_, [i64]> {
         match &self.values {
             Values::Int(x) => Cow::Borrowed(x),
             Values::Float(x) => x.iter().map(|&x| x as i64).collect(),

@@ -19,7 +19,7 @@ use serde_json::json;
 use self::names::Names;
 use self::tables::{BINARY, ROW_FUNCTIONS, STATISTICS};
 use super::context::Context;
-use super::forms::{Form, computed, kept, recorded_before, renamed};
+use super::forms::{Form, FunctionOfTensor as Function, computed, kept, other_operand, recorded_before, renamed};
 use super::held::{array, floats};
 use crate::mistakes::recorded::{
     FUNCTION_DIFFERS, OPERATION_DIFFERS, OPERATION_INPUT, OPERATION_OMITTED, ORDER_DIFFERS, TENSORS_EXCHANGED,
@@ -41,9 +41,6 @@ const LONGEST: usize = 4096;
 const MOST: usize = 9000;
 /// Tensors of which each is tried in the place of another.
 const TENSORS: usize = 48;
-
-/// A function of one array.
-type Function = Arc<dyn Fn(&ArrayD<f64>) -> Option<ArrayD<f64>> + Send + Sync>;
 
 /// A tensor that an operation reads.
 #[derive(Clone, Copy)]
@@ -83,25 +80,9 @@ pub(super) fn edits(context: &Context<'_>) -> Vec<Priced> {
         all: Vec::new(),
     };
     list.parts();
-    if ops.len() > LARGEST {
-        return list.all;
+    if ops.len() <= LARGEST {
+        list.one_by_one(&ops);
     }
-    for (at, &op) in ops.iter().enumerate() {
-        if ops[..at].iter().any(|&before| context.program.class(before) == context.program.class(op)) {
-            continue;
-        }
-        let bits = ((ops.len() - at + 1) as f64).log2();
-        list.edit_operation(op, bits);
-        for slot in slots(context, op, bits).into_iter().filter(|slot| !context.is_weight(slot.view)) {
-            list.edit_tensor(&slot);
-        }
-    }
-    let weights = list.weights();
-    for slot in &weights {
-        list.edit_tensor(slot);
-    }
-    list.modules(&weights);
-    list.exchanges();
     list.all.sort_by(|a, b| a.bits.total_cmp(&b.bits));
     list.all.truncate(MOST);
     list.all
@@ -147,6 +128,27 @@ impl<'a> List<'_, 'a> {
         if !edits.is_empty() {
             self.all.push(Priced { bits, form: Form { class, ..Form::new(mistake, params, edits) } });
         }
+    }
+
+    /// Each operation and each tensor is another.
+    fn one_by_one(&mut self, ops: &[usize]) {
+        let context = self.context;
+        for (at, &op) in ops.iter().enumerate() {
+            if ops[..at].iter().any(|&before| context.program.class(before) == context.program.class(op)) {
+                continue;
+            }
+            let bits = ((ops.len() - at + 1) as f64).log2();
+            self.edit_operation(op, bits);
+            for slot in slots(context, op, bits).into_iter().filter(|slot| !context.is_weight(slot.view)) {
+                self.edit_tensor(&slot);
+            }
+        }
+        let weights = self.weights();
+        for slot in &weights {
+            self.edit_tensor(slot);
+        }
+        self.modules(&weights);
+        self.exchanges();
     }
 
     /// Adds a form; `edit` makes it of one operation, and the same is done in all of its class.
@@ -652,16 +654,6 @@ fn in_order(axis: usize, from: Arc<[Option<usize>]>) -> Function {
 
 fn operands(op: usize, others: Vec<OtherOperand>) -> Edit {
     Edit { at: At::Op(op), change: Change::Operands(others) }
-}
-
-/// A function of a view in the place of an operand; whole numbers stay what they are.
-fn other_operand(place: (usize, Option<usize>), view: &View, function: Function) -> OtherOperand {
-    let value = move |tensors: &[Tensor<'_>]| {
-        let read = tensors.first()?;
-        let values = function(&array(read))?;
-        Some(vec![tables::of_kind(read.dtype(), values)?])
-    };
-    OtherOperand { place, views: vec![view.clone()], value: Arc::new(value) }
 }
 
 /// Another tensor in the place of one.

@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::sync::Arc;
 
-use firstdiff_program::{At, Change, Edit, Instead, Operand, Operation, OtherOperand, Tensor, View, carry_out};
+use firstdiff_program::{At, Change, Edit, Instead, Operation, OtherOperand, Tensor, View, carry_out};
 use ndarray::ArrayD;
 use serde_json::json;
 
@@ -21,7 +21,7 @@ impl<'a> List<'_, 'a> {
         let context = self.context;
         let (record, class, reads) = (context.op(op), context.program.class(op), self.reads.clone());
         let Some(out) = context.out(op) else { return };
-        let views: Vec<&View> = operands_of(record).collect();
+        let views: Vec<&View> = record.reads().collect();
         let target = context.slice.target();
         let made = &context.program.taps()[target].view;
         let is_value = |view: &View| context.is_activation(view) && context.is_float(view);
@@ -101,9 +101,4 @@ fn relaid(x: ArrayD<f64>, from: &View, to: &View) -> Option<ArrayD<f64>> {
     let mut back = due.clone();
     due.iter().enumerate().for_each(|(at, &axis)| back[axis] = at);
     Some(flat.permuted_axes(back).as_standard_layout().into_owned())
-}
-
-/// All that an operation reads, in the order of its operands and keywords.
-fn operands_of(record: &Operation) -> impl Iterator<Item = &View> {
-    record.operands.iter().chain(record.keywords.iter().map(|(_, operand)| operand)).flat_map(Operand::views)
 }

@@ -22,7 +22,7 @@ struct Part {
 }
 
 impl Part {
-    fn of(program: &Program, view: &View) -> Option<Part> {
+    fn from_view(program: &Program, view: &View) -> Option<Part> {
         let whole = &program.buffers()[view.buffer];
         let row = *whole.shape.last().filter(|_| whole.is_contiguous() && whole.dtype == view.dtype)?;
         let start = view.offset % row.max(1);
@@ -88,7 +88,7 @@ fn parts_beside(program: &Program, view: &View, groups: usize, maker: Option<usi
     let read = readers.iter().flat_map(|&op| program.ops()[op].operands.iter()).flat_map(Operand::views);
     let views = read.chain(program.taps().iter().map(|tap| &tap.view)).filter(|other| other.buffer == view.buffer);
     let mut beside: Vec<Part> = Vec::new();
-    for part in views.filter_map(|view| Part::of(program, view)).filter(|part| part.groups == groups) {
+    for part in views.filter_map(|view| Part::from_view(program, view)).filter(|part| part.groups == groups) {
         let is_apart = |known: &Part| part.start >= known.start + known.width || known.start >= part.start + part.width;
         if beside.iter().all(is_apart) {
             beside.push(part);
@@ -100,7 +100,7 @@ fn parts_beside(program: &Program, view: &View, groups: usize, maker: Option<usi
 
 /// Other parts of the tensor that a view shows a part of, each in words.
 pub(super) fn others(program: &Program, view: &View, maker: Option<usize>, whole: &str) -> Vec<(String, View)> {
-    let Some(own) = Part::of(program, view) else { return Vec::new() };
+    let Some(own) = Part::from_view(program, view) else { return Vec::new() };
     // Parts in any order begin behind any of the others.
     let mut starts = BTreeSet::from([0]);
     for part in parts_beside(program, view, own.groups, maker).iter().take(MOST_PARTS) {
@@ -118,7 +118,7 @@ pub(super) fn others(program: &Program, view: &View, maker: Option<usize>, whole
 
 /// Other cuts of a tensor of which several parts are read: for each the words, and what each view shows then.
 pub(super) fn cuts(program: &Program, views: &[&View], maker: Option<usize>) -> Vec<(String, Vec<View>)> {
-    let Some(own) = views.iter().map(|view| Part::of(program, view)).collect::<Option<Vec<Part>>>() else {
+    let Some(own) = views.iter().map(|view| Part::from_view(program, view)).collect::<Option<Vec<Part>>>() else {
         return Vec::new();
     };
     let Some(groups) = own.first().map(|part| part.groups) else { return Vec::new() };

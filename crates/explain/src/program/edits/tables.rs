@@ -1,6 +1,5 @@
 //! Tables of what an operation may be instead: functions of a row, statistics, operations of two tensors.
 
-use firstdiff_program::{DType, Kind, Tensor, Values};
 use ndarray::{ArrayD, Axis};
 
 /// Operations of two tensors.
@@ -66,15 +65,5 @@ fn summed(row: &mut [f64]) {
     for x in row {
         sum += *x;
         *x = sum;
-    }
-}
-
-/// Values of the kind that a type holds.
-pub(super) fn of_kind(dtype: DType, values: ArrayD<f64>) -> Option<Tensor<'static>> {
-    let shape = values.shape().to_vec();
-    match dtype.kind() {
-        Kind::Int => Tensor::new(dtype, shape, Values::from(values.iter().map(|&x| x as i64).collect::<Vec<_>>())),
-        Kind::Float => Tensor::new(dtype, shape, Values::from(values.iter().copied().collect::<Vec<_>>())),
-        Kind::Complex => None,
     }
 }

@@ -16,7 +16,9 @@ mod taps;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use firstdiff_program::{At, Change, Edit, Operand, Operation, Scalar, Tensor, View};
+use firstdiff_program::{
+    At, Change, DType, Edit, Kind, Operand, Operation, OtherOperand, Scalar, Tensor, Values, View,
+};
 use ndarray::ArrayD;
 
 use crate::explain::Cause;
@@ -234,6 +236,29 @@ pub(crate) fn computed(
         Some(vec![floats(compute(&arrays)?)?])
     };
     Change::Values(views.iter().copied().cloned().collect(), Arc::new(instead))
+}
+
+/// A function of one array.
+pub(crate) type FunctionOfTensor = Arc<dyn Fn(&ArrayD<f64>) -> Option<ArrayD<f64>> + Send + Sync>;
+
+/// A function of a view in the place of an operand; whole numbers stay what they are.
+pub(crate) fn other_operand(place: (usize, Option<usize>), view: &View, function: FunctionOfTensor) -> OtherOperand {
+    let value = move |tensors: &[Tensor<'_>]| {
+        let read = tensors.first()?;
+        let values = function(&array(read))?;
+        Some(vec![as_kind(read.dtype(), values)?])
+    };
+    OtherOperand { place, views: vec![view.clone()], value: Arc::new(value) }
+}
+
+/// Values of the kind that a type holds.
+fn as_kind(dtype: DType, values: ArrayD<f64>) -> Option<Tensor<'static>> {
+    let shape = values.shape().to_vec();
+    match dtype.kind() {
+        Kind::Int => Tensor::new(dtype, shape, Values::from(values.iter().map(|&x| x as i64).collect::<Vec<_>>())),
+        Kind::Float => Tensor::new(dtype, shape, Values::from(values.iter().copied().collect::<Vec<_>>())),
+        Kind::Complex => None,
+    }
 }
 
 /// What a view holds.

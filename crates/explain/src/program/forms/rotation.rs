@@ -3,14 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use firstdiff_program::{At, Change, Edit, Instead, Operand, OtherOperand, Scalar, Tensor, Values, View};
+use firstdiff_program::{At, Change, Edit, Operand, Scalar, View};
 use firstdiff_trace::Site;
 use half::{bf16, f16};
 use ndarray::{Array2, ArrayD, Axis, Slice};
 use serde_json::json;
 
 use super::norm::gain_of;
-use super::{Form, computed, over, times, with_number};
+use super::{Form, computed, other_operand, over, times, with_number};
 use crate::mistakes::norm::QK_NORM_ORDER;
 use crate::mistakes::recorded::ROPE_LAYER_KIND;
 use crate::mistakes::rope::{
@@ -326,19 +326,11 @@ fn of_positions(context: &Context<'_>, op: usize) -> Vec<Form> {
     let readers = context.program.readers(op).iter().copied().filter(|&at| context.has(at)).filter(is_turned);
     let readers: Vec<usize> = readers.collect();
     let beginning = |at: i64| {
-        let shifted: Instead = Arc::new(move |tensors: &[Tensor<'_>]| {
-            let own = tensors.first()?;
-            let values: Vec<i64> = own.to_ints().iter().map(|x| x + at - first).collect();
-            Some(vec![Tensor::new(own.dtype(), own.shape().to_vec(), Values::from(values))?])
-        });
+        let by = (at - first) as f64;
         let edit = |&reader: &usize| {
             let read = context.tensors(reader).into_iter().filter(|(_, view)| context.maker(reader, view) == Some(op));
-            let other = |(place, view): (usize, &View)| OtherOperand {
-                place: (place, None),
-                views: vec![view.clone()],
-                value: shifted.clone(),
-            };
-            Edit { at: At::Op(reader), change: Change::Operands(read.map(other).collect()) }
+            let shifted = |(place, view)| other_operand((place, None), view, Arc::new(move |x| Some(x + by)));
+            Edit { at: At::Op(reader), change: Change::Operands(read.map(shifted).collect()) }
         };
         readers.iter().map(edit).collect::<Vec<Edit>>()
     };
