@@ -106,26 +106,19 @@ fn a_factor_that_is_taken_back_is_no_mistake_and_neither_is_one_that_nothing_was
 #[test]
 fn weights_of_16_bits_are_another_arithmetic() {
     let folder = tempfile::tempdir().unwrap();
-    let mut bytes = std::fs::read(fixtures().join(WEIGHTS[1])).unwrap();
-    let header = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
-    for x in bytes[8 + header..].chunks_exact_mut(4) {
-        let bits = u32::from_le_bytes(x.try_into().unwrap());
-        let rounded = (bits + 0x7fff + (bits >> 16 & 1)) & 0xffff_0000;
-        x.copy_from_slice(&rounded.to_le_bytes());
-    }
-    let weights = folder.path().join("rounded.safetensors");
-    std::fs::write(&weights, bytes).unwrap();
-    let out = folder.path().join("out");
-    let paths = [&weights, &out].map(|path| path.to_string_lossy().into_owned());
-    let tokens = "7,3,19,42,8,8,31,2,25,11";
-    let made = json(&["dump", GOLDEN, "-o", &paths[1], "--tokens", tokens, "--weights", &paths[0], "--profile", "f32"]);
-    assert_eq!(made["taps"], 34);
-    let explained = || json(&["explain", GOLDEN, &paths[1], WEIGHTS[0], WEIGHTS[1]]);
+    let out = with_rounded_weights(folder.path(), &|_, weights| {
+        for x in weights {
+            let bits = x.to_bits();
+            *x = f32::from_bits((bits + 0x7fff + (bits >> 16 & 1)) & 0xffff_0000);
+        }
+    });
+    let path = out.to_string_lossy().into_owned();
+    let explained = || json(&["explain", GOLDEN, &path, WEIGHTS[0], WEIGHTS[1]]);
     let report = explained();
     let findings = report["findings"].as_array().expect("findings");
     let [finding] = &findings[..] else { panic!("{findings:#?}") };
     assert_eq!((&finding["cause"], &finding["params"]["format"]), (&"precision".into(), &"bf16 weights".into()));
-    let replayed = firstdiff(&["replay", GOLDEN, &paths[1], WEIGHTS[0], WEIGHTS[1]]);
+    let replayed = firstdiff(&["replay", GOLDEN, &path, WEIGHTS[0], WEIGHTS[1]]);
     let said = in_one_line(&String::from_utf8_lossy(&replayed.stdout));
     assert!(said.contains("diverged: another arithmetic, not a mistake") && !said.contains("wrong in"), "{said}");
     // One more wrong tap.
@@ -134,6 +127,50 @@ fn weights_of_16_bits_are_another_arithmetic() {
     let causes: Vec<&serde_json::Value> =
         report["findings"].as_array().expect("findings").iter().map(|finding| &finding["cause"]).collect();
     assert!(causes.len() > 1, "{causes:?}");
+}
+
+/// Matrices of few bits are no mistake either, also where some are left as they are; and what is wrong beside them is found.
+#[test]
+fn weights_of_4_bits_are_another_arithmetic() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = with_rounded_weights(folder.path(), &|name, weights| {
+        let is_rounded = name.ends_with("weight") && !name.starts_with("head") && !name.starts_with("embed");
+        for group in weights.chunks_exact_mut(8).filter(|_| is_rounded) {
+            let scale = group.iter().fold(0.0f32, |most, x| most.max(x.abs())) / 7.0;
+            group.iter_mut().for_each(|x| *x = (*x / scale).round() * scale);
+        }
+    });
+    let path = out.to_string_lossy().into_owned();
+    let explained = || json(&["explain", GOLDEN, &path, WEIGHTS[0], WEIGHTS[1]])["findings"].clone();
+    let findings = explained();
+    let [finding] = &findings.as_array().expect("findings")[..] else { panic!("{findings:#}") };
+    let [off, products] = ["off", "products"].map(|count| finding["arithmetic"][count].as_u64().unwrap());
+    assert_eq!((off, products, &finding["arithmetic"]["alone"]), (15, 16, &true.into()), "{finding:#}");
+    twice(&out.join("layers.1.ffn_act.npy"));
+    let findings = explained();
+    let taps: Vec<&str> = findings.as_array().unwrap().iter().map(|f| f["tap"].as_str().unwrap()).collect();
+    assert_eq!(taps[1..], ["layers.1.ffn_out", "layers.1.ffn_act"], "{findings:#}");
+}
+
+/// A run of the program with other weights, in f32.
+fn with_rounded_weights(folder: &std::path::Path, round: &dyn Fn(&str, &mut [f32])) -> std::path::PathBuf {
+    let mut bytes = std::fs::read(fixtures().join(WEIGHTS[1])).unwrap();
+    let header = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+    let names: serde_json::Value = serde_json::from_slice(&bytes[8..8 + header]).unwrap();
+    for (name, tensor) in names.as_object().unwrap() {
+        let [begin, end] = [0, 1].map(|at| tensor["data_offsets"][at].as_u64().unwrap() as usize);
+        let own = &mut bytes[8 + header + begin..8 + header + end];
+        let mut values: Vec<f32> = own.chunks_exact(4).map(|x| f32::from_le_bytes(x.try_into().unwrap())).collect();
+        round(name, &mut values);
+        own.copy_from_slice(&values.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<u8>>());
+    }
+    let [weights, out] = ["rounded.safetensors", "out"].map(|name| folder.join(name));
+    std::fs::write(&weights, bytes).unwrap();
+    let paths = [&weights, &out].map(|path| path.to_string_lossy().into_owned());
+    let tokens = "7,3,19,42,8,8,31,2,25,11";
+    let made = json(&["dump", GOLDEN, "-o", &paths[1], "--tokens", tokens, "--weights", &paths[0], "--profile", "f32"]);
+    assert_eq!(made["taps"], 34);
+    out
 }
 
 /// What is computed from NaN is NaN, and not wrong by itself.

@@ -184,7 +184,8 @@ impl Finding {
 
     /// Whether a law is to be measured: nothing gives its numbers, or a mistake that only lists them.
     pub(crate) fn asks_for_a_law(&self) -> bool {
-        self.is_open() && self.unpaid.is_none() || self.has_cause(|mistake| mistake.is_a_list)
+        self.is_open() && self.unpaid.is_none() && self.arithmetic.is_none()
+            || self.has_cause(|mistake| mistake.is_a_list)
     }
 
     /// Whether it shows in decode steps alone.

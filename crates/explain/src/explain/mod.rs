@@ -103,15 +103,7 @@ pub fn explain(
     findings::once_alone(&mut findings, |place| run.recorded.holds(place));
     findings::in_all_steps(&mut findings, &replay);
     if let Some(other) = other {
-        let of_it = |f: &Finding| f.shown_at.iter().all(|place| other.places.contains(place));
-        let stated = |f: &Finding| f.matched == Match::Reproduced;
-        let rounds = |f: &&Finding| stated(f) && f.is_another_arithmetic();
-        let holds = |place: &Place| findings.iter().filter(rounds).any(|f| f.shown_at.contains(place));
-        let named = findings.iter().filter(rounds).any(of_it) || other.places.iter().all(holds);
-        if !named {
-            findings.retain(|f| stated(f) || !of_it(f));
-            findings.insert(0, other.finding(&run));
-        }
+        other.take_up(&mut findings, &replay);
     }
     findings::in_the_prefill_alone(&mut findings, &replay, &left_by_the_prefill);
     if !effort.quick {
@@ -269,6 +261,7 @@ impl<'p> Walk<'p> {
             target.from_step = u32::from(self.in_decoding_alone);
         }
         let begun = Instant::now();
+        let model = run.recorded.model;
         let mut found = match self.narrowed(&search, &target) {
             Some(reproduced) => {
                 // One of several that an earlier step cannot tell apart was taken up; it may be another.
@@ -278,6 +271,7 @@ impl<'p> Walk<'p> {
             }
             None => self.search_again(&search, &target),
         };
+        found.reproduced.retain(|r| !self.is_ruled_out_later(model, r, place.step));
         let several = found.reproduced.first().is_none_or(|r| r.mistakes.len() > 1);
         if open && several && target.from_step == 0 {
             // Where one, made in decoding alone, gives it, it needs no others to undo it in the prefill.
@@ -329,6 +323,13 @@ impl<'p> Walk<'p> {
         };
         self.places.push(Explained { place, steps, found, scale, counted });
         Ok(())
+    }
+
+    /// Whether an operation would be done later, by what was recorded and is right.
+    fn is_ruled_out_later(&self, model: &Model, found: &Reproduction, step: u32) -> bool {
+        let moved = found.mistakes.iter().flat_map(|m| &m.edits).filter(|edit| edit.is_done_later);
+        let readers = moved.flat_map(|edit| model.plan.steps.iter().filter(|step| step.reads.contains(&edit.tap)));
+        readers.map(|reader| Place { tap: reader.tap, step }).any(|place| self.right.contains(&place))
     }
 
     /// What was accepted before, without other mistakes at the same steps that `best` does not need: an earlier place could not tell it from them.

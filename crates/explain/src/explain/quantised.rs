@@ -4,8 +4,8 @@
 use std::collections::{BTreeSet, HashSet};
 
 use firstdiff_compare::{Outcome, Place, Profile as Judged, Status};
-use firstdiff_model::{Half, Op, Profile, Step};
-use firstdiff_trace::Site;
+use firstdiff_model::{Half, Op, Profile};
+use firstdiff_trace::{Site, Tap};
 use ndarray::{Array2, ArrayD};
 
 use crate::explain::finding::{Cause, Finding, Match};
@@ -38,17 +38,31 @@ pub struct OtherArithmetic {
     pub share: f64,
 }
 
+/// A run of which products with weights are looked at.
+pub(crate) trait Products {
+    /// Whether a tap is a product with a matrix of weights.
+    fn is_product(&self, place: Place) -> bool;
+
+    /// What was multiplied, and what came of it; `None` where that is not known.
+    ///
+    /// # Errors
+    /// When a file cannot be read.
+    fn product(&mut self, place: Place) -> Done<Option<Product>>;
+
+    /// Of a tap that is looked up in a table of weights, what the candidate has and what is right, \[T,D\], and what the rows are multiplied by.
+    ///
+    /// # Errors
+    /// When a file cannot be read.
+    fn looked_up(&mut self, place: Place) -> Done<Option<([Array2<f64>; 2], f64)>>;
+}
+
 /// What a run looks like in which all products with weights are off alike; `None` where they are not. Of products that are off and have
 /// structure of their own, the reason is set to that.
 ///
 /// # Errors
 /// When a file cannot be read.
-pub(crate) fn recognised(run: &mut Run<'_>, replay: &mut Replay) -> Done<Option<OtherArithmetic>> {
-    let model = run.recorded.model;
-    let product = |t: &Replayed| {
-        let step = model.plan.step(t.report.place.tap);
-        step.is_some_and(|step| matches!(step.op, Op::Linear { .. } | Op::Head)) && t.through.is_empty()
-    };
+pub(crate) fn recognised(run: &mut impl Products, replay: &mut Replay) -> Done<Option<OtherArithmetic>> {
+    let product = |t: &Replayed| run.is_product(t.report.place) && t.through.is_empty();
     let known = |t: &&Replayed| t.report.status.agrees() || t.report.status == Status::Diverged;
     let (products, others): (Vec<&Replayed>, Vec<&Replayed>) =
         replay.taps.iter().filter(known).partition(|t| product(t));
@@ -70,7 +84,7 @@ pub(crate) fn recognised(run: &mut Run<'_>, replay: &mut Replay) -> Done<Option<
     let mut structured = Vec::new();
     let mut alike = Vec::new();
     for (place, nmse) in candidates {
-        let Some(product) = Product::of(run, place)? else { continue };
+        let Some(product) = run.product(place)? else { continue };
         match compared(
             place.tap.site,
             &product.shaped(&product.right),
@@ -126,31 +140,59 @@ pub(crate) fn recognised(run: &mut Run<'_>, replay: &mut Replay) -> Done<Option<
 }
 
 /// Whether a place is the embedding, of a table whose rows are rounded as the weights are.
-fn looks_up_rounded(run: &Run<'_>, place: Place, grid: Grid) -> Done<bool> {
-    let model = run.recorded.model;
-    let Some((Op::Embedding { scale }, table)) =
-        model.plan.step(place.tap).and_then(|step| Some((&step.op, *step.weights.first()?)))
-    else {
+fn looks_up_rounded(run: &mut impl Products, place: Place, grid: Grid) -> Done<bool> {
+    let Some(([own, right], scale)) = run.looked_up(place)?.filter(|_| grid.over != Over::Tensor) else {
         return Ok(false);
     };
-    let (Ok(own), Ok(view)) = (run.recorded.read(place), model.weights.view(table)) else { return Ok(false) };
-    let (Some(own), &[rows, _]) = (flat(&own), view.shape()) else { return Ok(false) };
-    let Some(tokens) = run.recorded.tokens.get(place.step as usize) else { return Ok(false) };
-    let ids: Vec<usize> = tokens.iter().map(|&token| token as usize).filter(|&token| token < rows).collect();
-    if grid.over == Over::Tensor || ids.len() != own.nrows() {
-        return Ok(false);
+    let distance =
+        |made: &Array2<f64>| own.iter().zip(made).map(|(own, made)| (own - scale * made).powi(2)).sum::<f64>();
+    let mut rounded = right.clone();
+    grid.round(&mut rounded);
+    Ok(distance(&rounded) <= ROUNDING_LEAVES * distance(&right))
+}
+
+impl Products for Run<'_> {
+    fn is_product(&self, place: Place) -> bool {
+        let step = self.recorded.model.plan.step(place.tap);
+        step.is_some_and(|step| matches!(step.op, Op::Linear { .. } | Op::Head))
     }
-    let [mut left, mut error] = [0.0, 0.0];
-    for (own, id) in own.rows().into_iter().zip(ids) {
-        let right = view.rows::<f64>(id..id + 1);
-        let mut rounded = right.clone();
-        grid.round(&mut rounded);
-        let distance =
-            |made: &Array2<f64>| own.iter().zip(made).map(|(own, made)| (own - scale * made).powi(2)).sum::<f64>();
-        left += distance(&rounded);
-        error += distance(&right);
+
+    fn product(&mut self, place: Place) -> Done<Option<Product>> {
+        let model = self.recorded.model;
+        let Some(step) = model.plan.step(place.tap) else { return Ok(None) };
+        let Ok(own) = self.recorded.read(place) else { return Ok(None) };
+        let Ok((_, x)) = self.value(step.reads[0], place.step)? else { return Ok(None) };
+        let Some(x) = flat(&x) else { return Ok(None) };
+        let view = |at: usize| model.weights.view(*step.weights.get(at)?).ok();
+        let Some((w, &[rows, columns])) = view(0).map(|w| (w, w.shape())) else { return Ok(None) };
+        let first = if rows * columns <= WHOLE { 0 } else { rows.saturating_sub(OUTPUTS) };
+        let bias = match step.weights.len() {
+            0 | 1 => None,
+            _ => match view(1) {
+                Some(bias) => Some(bias.vector::<f64>().to_vec()),
+                None => return Ok(None),
+            },
+        };
+        Ok(Product::new(self.profile, own, x, (w.rows::<f64>(first..rows), first), bias))
     }
-    Ok(left <= ROUNDING_LEAVES * error)
+
+    fn looked_up(&mut self, place: Place) -> Done<Option<([Array2<f64>; 2], f64)>> {
+        let model = self.recorded.model;
+        let step = model.plan.step(place.tap).and_then(|step| Some((&step.op, *step.weights.first()?)));
+        let Some((&Op::Embedding { scale }, table)) = step else { return Ok(None) };
+        let (Ok(own), Ok(view)) = (self.recorded.read(place), model.weights.view(table)) else { return Ok(None) };
+        let (Some(own), &[rows, width]) = (flat(&own), view.shape()) else { return Ok(None) };
+        let Some(tokens) = self.recorded.tokens.get(place.step as usize) else { return Ok(None) };
+        let ids: Vec<usize> = tokens.iter().map(|&token| token as usize).filter(|&token| token < rows).collect();
+        if own.dim() != (ids.len(), width) {
+            return Ok(None);
+        }
+        let mut right = Array2::zeros(own.dim());
+        for (mut row, id) in right.rows_mut().into_iter().zip(ids) {
+            row.assign(&view.rows::<f64>(id..id + 1).row(0));
+        }
+        Ok(Some(([own, right], scale)))
+    }
 }
 
 /// How many kinds of products there are among `places`.
@@ -168,8 +210,29 @@ impl OtherArithmetic {
         self.nearest.is_some() && self.share <= ROUNDING_LEAVES
     }
 
+    /// Takes its place among what was found: before all, where nothing else gives the same, and in place of what is unknown of the products.
+    pub(crate) fn take_up(self, findings: &mut Vec<Finding>, replay: &Replay) {
+        let of_it = |f: &Finding| f.shown_at.iter().all(|place| self.places.contains(place));
+        let stated = |f: &Finding| f.matched == Match::Reproduced;
+        let rounds = |f: &&Finding| stated(f) && f.is_another_arithmetic();
+        let holds = |place: &Place| findings.iter().filter(rounds).any(|f| f.shown_at.contains(place));
+        if !findings.iter().filter(rounds).any(of_it) && !self.places.iter().all(holds) {
+            findings.retain(|f| stated(f) || !of_it(f));
+            // What is wrong beside it in one place is not wrong in those that are off alike.
+            for finding in findings.iter_mut().filter(|f| !stated(f)) {
+                let is_other = |place: &Place| !self.places.contains(place);
+                let (shown, off): (Vec<Place>, Vec<Place>) = finding.shown_at.iter().partition(|place| is_other(place));
+                let is_off = |tap: &Tap| off.iter().any(|p| p.tap == *tap) && !shown.iter().any(|p| p.tap == *tap);
+                finding.taps.retain(|tap| !is_off(tap));
+                finding.remainders.retain(|left| is_other(&left.place));
+                finding.shown_at = shown;
+            }
+            findings.insert(0, self.finding(replay));
+        }
+    }
+
     /// What is said of it as a finding: no operation is to blame.
-    pub(crate) fn finding(self, run: &Run<'_>) -> Finding {
+    fn finding(self, replay: &Replay) -> Finding {
         let matched = match self.nearest {
             Some(_) if self.is_reproduced() => Match::Reproduced,
             Some(_) => Match::Closest,
@@ -177,10 +240,9 @@ impl OtherArithmetic {
         };
         let cause = self.nearest.map(|rounding| Cause { id: PRECISION.id, params: rounding.params() });
         let (stated, near) = if matched == Match::Reproduced { (cause, None) } else { (None, cause) };
-        let model = run.recorded.model;
-        let mut taps: Vec<_> = model.plan.steps.iter().map(|step| step.tap).collect();
-        let off: HashSet<_> = self.places.iter().map(|place| place.tap).collect();
-        taps.retain(|tap| off.contains(tap));
+        let mut met = HashSet::new();
+        let off = replay.taps.iter().map(|t| t.report.place).filter(|place| self.places.contains(place));
+        let taps = off.map(|place| place.tap).filter(|tap| met.insert(*tap)).collect();
         Finding {
             taps,
             shown_at: self.places.clone(),
@@ -195,17 +257,17 @@ impl OtherArithmetic {
     }
 
     /// Whether the rounding that was found takes nearly all of a product's error away.
-    fn leaves_little_of(&self, run: &mut Run<'_>, place: Place) -> Done<bool> {
+    fn leaves_little_of(&self, run: &mut impl Products, place: Place) -> Done<bool> {
         let Some(rounding) = self.nearest else { return Ok(false) };
-        Ok(Product::of(run, place)?.is_some_and(|product| product.left_by(rounding) <= OWN_FAULT))
+        Ok(run.product(place)?.is_some_and(|product| product.left_by(rounding) <= OWN_FAULT))
     }
 
-    fn simulate(&mut self, run: &mut Run<'_>, alike: &[(Place, f64)]) -> Done<()> {
+    fn simulate(&mut self, run: &mut impl Products, alike: &[(Place, f64)]) -> Done<()> {
         let mut sample: Vec<Product> = Vec::new();
         let mut seen = BTreeSet::new();
         for (place, _) in alike.iter().filter(|(place, _)| place.step == 0) {
             if sample.len() < LOOKED_AT && seen.insert(place.tap.site) {
-                sample.extend(Product::of(run, *place)?);
+                sample.extend(run.product(*place)?);
             }
         }
         let left = |rounding: Rounding| -> f64 {
@@ -226,7 +288,7 @@ impl OtherArithmetic {
         let Some((_, best)) = all.into_iter().min_by(|a, b| a.0.total_cmp(&b.0)) else { return Ok(()) };
         let mut shares: Vec<(Place, f64, f64)> = Vec::new();
         for (place, nmse) in alike {
-            if let Some(product) = Product::of(run, *place)? {
+            if let Some(product) = run.product(*place)? {
                 shares.push((*place, product.left_by(best), *nmse));
             }
         }
@@ -252,7 +314,7 @@ const ROWS: usize = 32;
 const OUTPUTS: usize = 128;
 
 /// A product with weights, part of it, as the candidate recorded it.
-struct Product {
+pub(crate) struct Product {
     /// All activations, \[T,in\].
     x: Array2<f64>,
     /// The whole matrix of small ones, else its last rows, \[out,in\].
@@ -272,35 +334,24 @@ struct Product {
 const WHOLE: usize = 1 << 22;
 
 impl Product {
-    fn of(run: &mut Run<'_>, place: Place) -> Done<Option<Product>> {
-        let model = run.recorded.model;
-        let Some(step) = model.plan.step(place.tap) else { return Ok(None) };
-        let Ok(own) = run.recorded.read(place) else { return Ok(None) };
-        let Ok((_, x)) = run.value(step.reads[0], place.step)? else { return Ok(None) };
-        let (Some(own), Some(x)) = (flat(&own).map(|flat| (flat, own.shape().to_vec())), flat(&x)) else {
-            return Ok(None);
-        };
-        Ok(Product::with(run, step, own, x))
-    }
-
-    fn with(run: &Run<'_>, step: &Step, (own, shape): (Array2<f64>, Vec<usize>), x: Array2<f64>) -> Option<Product> {
-        let weights = &run.recorded.model.weights;
-        let view = weights.view(*step.weights.first()?).ok()?;
-        let &[rows, columns] = view.shape() else { return None };
-        if x.ncols() != columns || own.ncols() != rows || own.nrows() != x.nrows() {
+    /// Rows `first` and on of a matrix, times activations \[T,in\]; `None` where the extents do not fit.
+    pub(crate) fn new(
+        profile: Profile,
+        own: ArrayD<f64>,
+        x: Array2<f64>,
+        (w, first): (Array2<f64>, usize),
+        bias: Option<Vec<f64>>,
+    ) -> Option<Product> {
+        let shape = own.shape().to_vec();
+        let own = own.as_standard_layout().into_owned().into_shape_with_order((x.nrows(), first + w.nrows())).ok()?;
+        if x.ncols() != w.ncols() {
             return None;
         }
-        let first = if rows * columns <= WHOLE { 0 } else { rows.saturating_sub(OUTPUTS) };
-        let half = match run.profile {
+        let half = match profile {
             Profile::F16 => Some(Half::F16),
             Profile::Bf16 => Some(Half::BF16),
             _ => None,
         };
-        let bias = match step.weights.get(1) {
-            Some(&bias) => Some(weights.view(bias).ok()?.vector::<f64>().to_vec()),
-            None => None,
-        };
-        let w = view.rows::<f64>(first..rows);
         let mut product = Product { x, w, bias, right: own.clone(), own, shape, first, half };
         let right = product.multiplied(&product.x, &product.w, 0..product.x.nrows(), 0);
         product.right.slice_mut(ndarray::s![.., first..]).assign(&right);

@@ -58,6 +58,8 @@ pub(crate) struct Edit {
     tune: Option<Tune>,
     /// Where in a run it begins to be made, if not where decoding does.
     pub(crate) onset: Option<Onset>,
+    /// Whether the operation is done later: what reads the step is wrong as well.
+    pub(crate) is_done_later: bool,
 }
 
 /// A decode step that a mistake begins with, and its first position.
@@ -160,7 +162,7 @@ impl Edit {
     pub(crate) fn harmless(step: &Step, change: impl Fn(ArrayD<f64>) -> ArrayD<f64> + Send + Sync + 'static) -> Edit {
         let wrong = Arc::new(move |at: &StepContext<'_>| at.right().map(&change));
         let (tap, reads) = (step.tap, step.reads.clone());
-        Edit { mistake: &PRECISION, params: vec![], tap, reads, wrong, tune: None, onset: None }
+        Edit { mistake: &PRECISION, params: vec![], tap, reads, wrong, tune: None, onset: None, is_done_later: false }
     }
 
     /// The same mistake, made from a later decode step on.
@@ -268,7 +270,8 @@ impl List<'_> {
     ) -> &mut Edit {
         let (tap, reads) = (self.step.tap, self.step.reads.clone());
         debug_assert!(mistake.at.contains(&tap.site), "{} at {tap}", mistake.id);
-        self.edits.push(Edit { mistake, params, tap, reads, wrong: Arc::new(wrong), tune: None, onset: None });
+        let (wrong, is_done_later) = (Arc::new(wrong), false);
+        self.edits.push(Edit { mistake, params, tap, reads, wrong, tune: None, onset: None, is_done_later });
         self.edits.last_mut().expect("just pushed")
     }
 

@@ -82,6 +82,7 @@ pub(crate) static NORM_SUM: Mistake = Mistake {
     fix: "divide the sum of squares by the width",
     one_of: Some(OneOf::Divisor),
     is_a_factor: true,
+    stands_behind: StandsBehind::All,
     ..NORM
 };
 pub(crate) static NORM_AXIS: Mistake = Mistake {

@@ -236,7 +236,7 @@ pub(super) fn listed(list: &mut List<'_>, right: &Rope) {
         let before = if list.site() == Site::QRope { (Site::Q, Site::QNorm) } else { (Site::K, Site::KNorm) };
         if let (Some(from), Some(_)) = (list.sibling(before.0), list.sibling(before.1)) {
             // The norm comes behind the rotation.
-            list.read(&QK_NORM_ORDER, vec![], &[from]);
+            list.read(&QK_NORM_ORDER, vec![], &[from]).is_done_later = true;
             normed_last(list);
             // The norm's result is not what is rotated.
             list.read(&NORM_OMITTED, vec![("kind", json!("not-read"))], &[from]);

@@ -24,7 +24,7 @@ pub(crate) static STORAGE_TYPE: Mistake = Mistake {
     fix: "look at the tensor's dtype in the file",
     in_file: Some("look at the element type the file gives for it, and at the byte order"),
     at: sites::WEIGHTED,
-    params: &[Param::words("read_as", &["f16", "bf16"])],
+    params: &[Param::words("stored", &["f16", "bf16"]), Param::words("read_as", &["f16", "bf16"])],
     ..STORED
 };
 pub(crate) static STORAGE_SHAPE: Mistake = Mistake {

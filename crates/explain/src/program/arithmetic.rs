@@ -2,15 +2,20 @@
 //! are all of 16 bits is judged as one. It is said only where nothing at all stays wrong.
 
 use std::collections::{BTreeSet, HashSet};
+use std::sync::Arc;
 
 use firstdiff_compare::Place;
 use firstdiff_model::Profile;
-use firstdiff_program::{Operand, Program, Tensor, Values, WeightError, Weights};
+use firstdiff_program::{Bench, Operand, Program, Slice, Tensor, Values, WeightError, Weights};
 use firstdiff_trace::{Tap, to_bf16, to_f16};
+use ndarray::{Array2, ArrayD};
 use serde_json::json;
 
+use crate::explain::quantised::{Product, Products};
 use crate::explain::{Cause, Finding, Match, Progress};
 use crate::mistakes::precision::PRECISION;
+use crate::program::context::Context;
+use crate::program::forms::linear::multiplied;
 use crate::program::held::{Held, array, floats};
 use crate::program::replay::{ProgramReplay, Replays};
 use crate::program::{Candidate, Recording};
@@ -96,19 +101,75 @@ pub(super) fn another(
     Ok(None)
 }
 
-/// Whether at least half of the products with weights that could be judged are wrong.
-fn most_products_are_wrong(program: &Program, replays: &Replays, wrong: &[usize]) -> bool {
-    let wrong: BTreeSet<usize> = wrong.iter().copied().collect();
-    let is_product = |tap: usize| {
-        let mut views = program.ops()[program.taps()[tap].op].operands.iter().flat_map(Operand::views);
-        views.any(|view| {
+/// A program's products with weights, of what a candidate holds.
+pub(super) struct HeldProducts<'a> {
+    pub(super) program: &'a Program,
+    pub(super) held: &'a Held,
+    pub(super) exact: Bench<'a>,
+    pub(super) profile: Profile,
+}
+
+impl HeldProducts<'_> {
+    /// What `of` makes of the operation that makes a place's tap, and what the candidate has there, as that operation gives it.
+    fn of<T>(&mut self, place: Place, of: impl Fn(&Context<'_>, usize) -> Option<T>) -> Option<(T, ArrayD<f64>)> {
+        let tap = (0..self.program.taps().len()).find(|&tap| self.held.place(tap) == place)?;
+        let slice = Slice::of(self.program, tap, |other| self.held.readable(other).is_some());
+        self.exact.load(&slice).ok()?;
+        let own = Arc::new(self.held.recorded(tap)?);
+        let context = Context::new(self.program, self.held, &slice, &self.exact, own);
+        let op = self.program.taps()[tap].op;
+        Some((of(&context, op)?, context.own_as(context.out(op)?)?))
+    }
+}
+
+impl Products for HeldProducts<'_> {
+    fn is_product(&self, place: Place) -> bool {
+        (0..self.program.taps().len()).any(|tap| self.held.place(tap) == place && is_product(self.program, tap))
+    }
+
+    fn product(&mut self, place: Place) -> Result<Option<Product>, ReplayError> {
+        let made = self.of(place, multiplied);
+        Ok(made.and_then(|((x, w, bias), own)| {
+            let bias = bias.map(|bias| bias.iter().copied().collect());
+            Product::new(self.profile, own, in_rows(x)?, (w, 0), bias)
+        }))
+    }
+
+    fn looked_up(&mut self, place: Place) -> Result<Option<([Array2<f64>; 2], f64)>, ReplayError> {
+        let due = |context: &Context<'_>, op: usize| {
+            let is_table = context.base(op) == "embedding" && context.is_weight(context.tensor(op, 0)?);
+            context.due().filter(|_| is_table)
+        };
+        let made = self.of(place, due);
+        Ok(made.and_then(|(due, own)| Some(([in_rows(own)?, in_rows(due)?], 1.0))))
+    }
+}
+
+/// All axes but the last merged.
+fn in_rows(x: ArrayD<f64>) -> Option<Array2<f64>> {
+    let columns = x.shape().last().copied().filter(|&columns| columns > 0)?;
+    let rows = x.len() / columns;
+    x.as_standard_layout().into_owned().into_shape_with_order((rows, columns)).ok()
+}
+
+/// Whether a tap is a product with a matrix of weights.
+fn is_product(program: &Program, tap: usize) -> bool {
+    let record = &program.ops()[program.taps()[tap].op];
+    let mut views = record.operands.iter().flat_map(Operand::views);
+    let is_looked_up = record.base() == "embedding" || record.name == "ggml.GET_ROWS";
+    !is_looked_up
+        && views.any(|view| {
             let is_matrix = program.buffers()[view.buffer].shape.iter().filter(|&&extent| extent > 1).count() > 1;
             is_matrix && program.weights().contains_key(&view.buffer)
         })
-    };
+}
+
+/// Whether at least half of the products with weights that could be judged are wrong.
+fn most_products_are_wrong(program: &Program, replays: &Replays, wrong: &[usize]) -> bool {
+    let wrong: BTreeSet<usize> = wrong.iter().copied().collect();
     let judged = |(_, replayed): &(&usize, &Replayed)| replayed.report.metrics.is_some();
     let all = replays.taps.iter().zip(&replays.replay.taps).filter(judged).map(|(&tap, _)| tap);
-    let products: Vec<usize> = all.filter(|&tap| is_product(tap)).collect();
+    let products: Vec<usize> = all.filter(|&tap| is_product(program, tap)).collect();
     let off = products.iter().filter(|tap| wrong.contains(tap)).count();
     off >= LEAST && 2 * off >= products.len()
 }

@@ -16,9 +16,9 @@ use crate::explain::finding::{other_counts, unmasked_padding};
 use crate::explain::findings::{join_named, show_nothing};
 use crate::explain::not_testable::LARGE;
 use crate::explain::{A_MOMENT, Effort, Explanation, Finding, Progress, misrecorded, moved_alike};
-use crate::mistakes::Values;
 use crate::mistakes::norm::NORM_OMITTED;
 use crate::mistakes::precision::PRECISION;
+use crate::mistakes::{StandsBehind, Values};
 use crate::paid::evidence;
 use crate::program::arithmetic::another;
 use crate::program::context::Context;
@@ -50,7 +50,8 @@ pub fn explain(
     progress: Progress<'_>,
 ) -> Result<Explanation, ReplayError> {
     let begun = Instant::now();
-    let judged = ProgramReplay::run(recording, candidate, &mut |done, total| progress("replay", done, total))?;
+    let mut judged = ProgramReplay::run(recording, candidate, &mut |done, total| progress("replay", done, total))?;
+    let other = judged.other_arithmetic(recording, candidate, effort)?;
     let (recording, held, replays) = (&judged.recording(recording), &judged.held, &judged.replays);
     let candidate = &Candidate { cache: (judged.cache, candidate.cache.1), ..*candidate };
     let is_late = effort.quick && begun.elapsed() > A_MOMENT;
@@ -80,7 +81,9 @@ pub fn explain(
         |place: Place| candidate.padding.iter().flat_map(SeenPadding::places).any(|other| other == place);
     let is_blamed = |tap: &usize| {
         let place = held.place(*tap);
-        !sees_padding(place) && replays.of(place).is_some_and(Replayed::is_blamed)
+        let is_rounded =
+            other.iter().filter(|other| other.nearest.is_some()).any(|other| other.places.contains(&place));
+        !is_rounded && !sees_padding(place) && replays.of(place).is_some_and(Replayed::is_blamed)
     };
     let wrong: Vec<usize> = replays.wrong().filter(is_blamed).collect();
     for (done, &tap) in wrong.iter().enumerate() {
@@ -109,6 +112,9 @@ pub fn explain(
     if !not_blamed.is_empty() {
         findings.extend(not_blamed);
         findings.sort_by_key(|f| f.taps.first().map_or(usize::MAX, |&tap| order(tap)));
+    }
+    if let Some(other) = other {
+        other.take_up(&mut findings, &replays.replay);
     }
     if !effort.quick {
         crate::program::laws::measure((recording, candidate, held), &replays.replay, effort, &mut findings, progress);
@@ -370,8 +376,12 @@ impl<'a> Search<'a> {
             let residual = self.attempt(&target, form, &mut found);
             measured.extend(residual.map(|residual| (residual, form)));
         }
-        if found.reproduced.is_empty() && is_new && !self.effort.quick {
-            for form in all.iter().filter(|form| form.tune.is_some()) {
+        // What another number gives as well stands before some causes.
+        let gives_way = |found: &Reproduced| found.form.mistake.stands_behind != StandsBehind::None;
+        if found.reproduced.iter().all(gives_way) && is_new && !self.effort.quick {
+            let is_open = found.reproduced.is_empty();
+            let may_be = |form: &&Form| is_open || form.mistake.stands_behind == StandsBehind::None;
+            for form in all.iter().filter(|form| form.tune.is_some()).filter(may_be) {
                 if self.is_late(&target) {
                     found.untried.insert(form.mistake.id);
                 } else if let Some(best) = self.tuned(&target, form, &[]) {

@@ -10,7 +10,7 @@ use firstdiff_trace::Tap;
 use crate::explain::{Cause, Finding, Match, Remainder};
 use crate::mistakes::attention::{KV_CACHE_SHIFT, KV_CACHE_STALE};
 use crate::mistakes::norm::QK_NORM_ORDER;
-use crate::mistakes::recorded::{OPERATION_INPUT, OPERATION_OMITTED};
+use crate::mistakes::recorded::{NUMBER_DIFFERS, OPERATION_INPUT, OPERATION_OMITTED};
 use crate::mistakes::rope::ROPE_OMITTED;
 use crate::mistakes::scores::{MASK_AFTER_SOFTMAX, MASK_OMITTED};
 use crate::mistakes::{Mistake, StandsBehind};
@@ -267,7 +267,9 @@ fn proved(recording: &Recording<'_>, held: &Held, of_it: &[&Explained], key: &st
         let is_one_too_many = other.form.mistake.is_unlisted && alternatives.len() >= UNLISTED;
         // The same in another operation, as of k in place of q, has another place.
         let is_elsewhere = other.form.mistake == one.form.mistake && other.form.class != one.form.class;
-        if is_elsewhere {
+        // A number that has a name of its own is told by that.
+        let is_named = other.form.mistake == &NUMBER_DIFFERS && other.form.class == one.form.class;
+        if is_elsewhere || is_named {
             continue;
         }
         if !named.contains(&other.form.key()) && !is_one_too_many {

@@ -13,6 +13,10 @@ use firstdiff_program::{
 use firstdiff_trace::{DType, Site, Tap, to_bf16, to_f16};
 use ndarray::{ArrayD, Axis};
 
+use crate::explain::Effort;
+use crate::explain::quantised::{OtherArithmetic, recognised};
+use crate::mistakes::precision::PRECISION;
+use crate::program::arithmetic::HeldProducts;
 use crate::program::condition::{Condition, condition};
 use crate::program::findings::stretch;
 use crate::program::held::{Held, Part, array, moved, tensor};
@@ -81,6 +85,26 @@ impl ProgramReplay {
         let mut replays = replayed(&routed, candidate, &mut held, (&undecided, &counts), progress)?;
         replays.replay.warnings.extend(notes);
         Ok(ProgramReplay { program, held, replays, cache: candidate.cache.0 })
+    }
+
+    /// What a run looks like of which all products with weights are off alike.
+    ///
+    /// # Errors
+    /// When a file cannot be read.
+    pub(crate) fn other_arithmetic(
+        &mut self,
+        recording: &Recording<'_>,
+        candidate: &Candidate<'_>,
+        effort: &Effort,
+    ) -> Result<Option<OtherArithmetic>, ReplayError> {
+        let program = self.program.as_ref().unwrap_or(recording.program);
+        let exact = Bench::new(program, candidate.exact(), recording.weights);
+        let mut products = HeldProducts { program, held: &self.held, exact, profile: candidate.profile };
+        effort
+            .tries(&PRECISION)
+            .then(|| recognised(&mut products, &mut self.replays.replay))
+            .transpose()
+            .map(Option::flatten)
     }
 
     /// What it was judged by.

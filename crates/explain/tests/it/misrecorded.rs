@@ -291,3 +291,33 @@ fn a_norm_behind_the_rotation_is_found_where_it_was_not_recorded() {
     let right = changed("qwen3", "golden/qwen3-torch.safetensors", &|_, tap, _, x| (!is_norm(tap)).then_some(x));
     assert!(right.findings.is_empty(), "{:#?}", right.findings);
 }
+
+/// A norm that is left out is not done later, where the products of what was turned are right.
+#[test]
+fn what_is_left_out_is_not_done_later_where_what_reads_it_is_right() {
+    let kept = [Site::H0, Site::AttnNorm, Site::Q, Site::K, Site::QRope, Site::KRope];
+    let (heads, kv_heads, width) = (6, 2, 16);
+    let products = |q: &[f32], k: &[f32]| -> Vec<f32> {
+        let tokens = q.len() / (heads * width);
+        let row = |x: &[f32], at: usize| x[at * width..][..width].to_vec();
+        let dot = |a: Vec<f32>, b: Vec<f32>| a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(b)).sum::<f64>();
+        let places = (0..heads).flat_map(|h| (0..tokens).flat_map(move |t| (0..tokens).map(move |s| (h, t, s))));
+        let of = |(h, t, s)| dot(row(q, t * heads + h), row(k, s * kv_heads + h * kv_heads / heads)) as f32;
+        places.map(of).collect()
+    };
+    let found = changed("qwen3", "faulty/qwen3-qk-norm-order.npz", &|dump, tap, step, x| {
+        let turned = [Site::QRope, Site::KRope].map(|site| Tap { site, ..tap });
+        match tap.site {
+            _ if step > 0 => None,
+            Site::Qk => Some(products(&values(dump, turned[0], step), &values(dump, turned[1], step))),
+            site => kept.contains(&site).then_some(x),
+        }
+    });
+    let causes = |finding: &firstdiff_explain::explain::Finding| -> Vec<&str> {
+        finding.cause.iter().chain(&finding.alternatives).map(|cause| cause.id).collect()
+    };
+    assert!(found.replay.taps.iter().any(|t| t.report.place.tap.site == Site::Qk && t.report.status.agrees()));
+    assert!(!found.findings.is_empty());
+    let all: Vec<&str> = found.findings.iter().flat_map(causes).collect();
+    assert!(all.iter().all(|id| *id == "norm-omitted"), "{all:?}: {:#?}", found.findings);
+}

@@ -124,10 +124,9 @@ fn of_memory(context: &Context<'_>, op: usize) -> Vec<Form> {
             read(|id, column, [rows, _]| column * rows + id, as_is),
         ),
     ];
-    for (read_as, bits) in super::linear::READ_AS {
-        let change = read(|id, column, [_, width]| id * width + column, bits);
-        forms.push(Form::one(&STORAGE_TYPE, vec![("read_as", json!(read_as))], op, change));
-    }
+    forms.extend(super::linear::read_as(|params, bits| {
+        Form::one(&STORAGE_TYPE, params, op, read(|id, column, [_, width]| id * width + column, bits))
+    }));
     forms
 }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use firstdiff_program::{At, Edit, Operand, Operation, View};
 use firstdiff_trace::Site;
 use half::{bf16, f16};
-use ndarray::{ArrayD, Axis, Ix2};
+use ndarray::{Array2, ArrayD, Axis, Ix2};
 use serde_json::{Value, json};
 
 use super::taps::recorded_before;
@@ -75,6 +75,18 @@ pub(super) fn forms(context: &Context<'_>, op: usize) -> Vec<Form> {
     forms
 }
 
+/// Activations, the matrix [out, in] of weights, and the bias, where there is one.
+type Multiplied = (ArrayD<f64>, Array2<f64>, Option<ArrayD<f64>>);
+
+/// What an operation multiplies with weights.
+pub(crate) fn multiplied(context: &Context<'_>, op: usize) -> Option<Multiplied> {
+    let product = Product::of(context, op).filter(|product| context.is_weight(product.weight.1))?;
+    let matrix = product.matrix()?;
+    let mut read = context.read(op, &product.views())?.into_iter();
+    let (x, w) = (read.next()?, matrix(&read.next()?));
+    Some((x, w.into_dimensionality().ok()?, read.next()))
+}
+
 /// Another tensor is multiplied, where what is due was not recorded.
 fn of_input(context: &Context<'_>, product: &Product<'_>, op: usize) -> Vec<Form> {
     let x = product.x.1;
@@ -120,16 +132,21 @@ pub(super) fn last(context: &Context<'_>, op: usize) -> Vec<Form> {
 /// Bits that are read as another type's: what they give may be as good as nothing.
 fn of_bits(context: &Context<'_>, product: &Product<'_>, op: usize) -> Vec<Form> {
     let Some(matrix) = product.matrix().filter(|_| context.is_weight(product.weight.1)) else { return Vec::new() };
-    let form = |(read_as, bits): (&str, Bits)| {
+    let form = |params: Params, bits: Bits| {
         let change = computed(&product.views(), move |x| with_bias(product_of(&x[0], &matrix(&x[1].mapv(bits)))?, x));
-        Form::one(&STORAGE_TYPE, vec![("read_as", json!(read_as))], op, change)
+        Form::one(&STORAGE_TYPE, params, op, change)
     };
-    READ_AS.into_iter().map(form).collect()
+    read_as(form).to_vec()
 }
 
-/// The type that 16 bits are read as, and what a number becomes then.
-type Bits = fn(f64) -> f64;
-pub(super) const READ_AS: [(&str, Bits); 2] = [("bf16", reads_f16_as_bf16), ("f16", reads_bf16_as_f16)];
+/// What a number becomes whose 16 bits are read as the other type's.
+pub(super) type Bits = fn(f64) -> f64;
+
+/// 16 bits that are read as the other type's. What they are stored as the engine may have chosen itself.
+pub(super) fn read_as(form: impl Fn(Params, Bits) -> Form) -> [Form; 2] {
+    let other: [(&str, &str, Bits); 2] = [("f16", "bf16", reads_f16_as_bf16), ("bf16", "f16", reads_bf16_as_f16)];
+    other.map(|(stored, read_as, bits)| form(vec![("stored", json!(stored)), ("read_as", json!(read_as))], bits))
+}
 
 /// A product and its bias, where there is one.
 fn with_bias(product: ArrayD<f64>, x: &[ArrayD<f64>]) -> Option<ArrayD<f64>> {

@@ -4,7 +4,7 @@ mod attention;
 pub(crate) mod embedding;
 mod feed_forward;
 mod generic;
-mod linear;
+pub(crate) mod linear;
 mod norm;
 mod residual;
 mod rotation;

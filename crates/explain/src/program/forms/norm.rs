@@ -4,7 +4,7 @@ use firstdiff_program::{At, Change, Edit, Operand, Operation, Scalar, View};
 use ndarray::{ArrayD, Axis};
 use serde_json::json;
 
-use super::linear::READ_AS;
+use super::linear::read_as;
 use super::{Form, computed, kept, minus, numbers, over, plus, renamed, times, with, with_all, with_number};
 use crate::mistakes::linear::BIAS_OMITTED;
 use crate::mistakes::norm::{
@@ -197,8 +197,7 @@ fn of_kernel(context: &Context<'_>, op: usize, place: usize) -> Vec<Form> {
         };
         forms.push(Form::one(&NORM_PLUS_ONE, vec![], op, with_gain(|w| w + 1.0)));
         forms.push(Form::one(&NORM_WEIGHT_TWICE, vec![], op, with_gain(|w| w * w)));
-        let read = |(read_as, bits)| Form::one(&STORAGE_TYPE, vec![("read_as", json!(read_as))], op, with_gain(bits));
-        forms.extend(READ_AS.map(read));
+        forms.extend(read_as(|params, bits| Form::one(&STORAGE_TYPE, params, op, with_gain(bits))));
         for (name, gain) in other_gains(context, gain) {
             let alone = with(record, 2, Operand::View(gain.clone()));
             forms.push(Form::one(&NORM_WRONG_WEIGHT, vec![("weight", json!(name))], op, alone));
@@ -280,7 +279,7 @@ fn of_gain(context: &Context<'_>, op: usize) -> Vec<Form> {
     }
     forms.push(weighed(&NORM_PLUS_ONE, vec![], |w| w + 1.0));
     forms.extend(wrong_gains(context, op, place, gain));
-    forms.extend(READ_AS.map(|(read_as, bits)| weighed(&STORAGE_TYPE, vec![("read_as", json!(read_as))], bits)));
+    forms.extend(read_as(|params, bits| weighed(&STORAGE_TYPE, params, bits)));
     forms
 }
 
