@@ -97,8 +97,38 @@ fn relaid(x: ArrayD<f64>, from: &View, to: &View) -> Option<ArrayD<f64>> {
     };
     let (own, due) = (order(from), order(to));
     let shape: Vec<usize> = due.iter().map(|&axis| to.shape[axis]).collect();
-    let flat = x.permuted_axes(own).as_standard_layout().into_owned().into_shape_with_order(shape).ok()?;
+    // An operation may give the same elements in other axes.
+    let shown = x.as_standard_layout().into_owned().into_shape_with_order(from.shape.as_slice()).ok()?;
+    let flat = shown.permuted_axes(own).as_standard_layout().into_owned().into_shape_with_order(shape).ok()?;
     let mut back = due.clone();
     due.iter().enumerate().for_each(|(at, &axis)| back[axis] = at);
     Some(flat.permuted_axes(back).as_standard_layout().into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use firstdiff_program::DType;
+    use ndarray::{ArrayD, Dimension};
+
+    use super::*;
+
+    #[test]
+    fn elements_in_other_axes_are_shown_as_a_view_shows_them() {
+        let view = |shape: &[usize], strides: &[usize]| View {
+            buffer: 0,
+            dtype: DType::F32,
+            shape: shape.to_vec(),
+            strides: strides.to_vec(),
+            offset: 0,
+        };
+        let x = |shape: &[usize]| {
+            ArrayD::from_shape_fn(shape, |at| at.slice().iter().fold(0.0, |all, i| 10.0 * all + *i as f64))
+        };
+        let (rows, columns) = (view(&[2, 3], &[3, 1]), view(&[3, 2], &[1, 3]));
+        assert_eq!(relaid(x(&[2, 3]), &rows, &columns).unwrap(), x(&[2, 3]).t());
+        // One more axis, or one less, as some operations give them.
+        assert_eq!(relaid(x(&[1, 2, 3]), &rows, &columns).unwrap(), x(&[2, 3]).t());
+        assert_eq!(relaid(x(&[6]), &rows, &rows).unwrap(), x(&[6]).into_shape_with_order((2, 3)).unwrap().into_dyn());
+        assert_eq!(relaid(x(&[4]), &rows, &rows), None);
+    }
 }
