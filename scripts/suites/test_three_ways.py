@@ -67,7 +67,7 @@ def fates_of(report, planted):
     """What became of each planted mistake, and what else was named."""
     proved = [f for f in report["findings"] if f["match"] == "reproduced" and f["cause"]]
     names = lambda f, p: is_planted(f, f["cause"], f["params"] or {}, p)
-    among = lambda f, p: any(is_planted(f, other["cause"], other["params"] or {}, p) for other in f["alternatives"])
+    among = lambda f, p: any(is_planted(f, other["cause"], other["params"] or {}, p) for other in f["also"])
     open_ = [f for f in report["findings"] if f not in proved]
     out = []
     for one in planted:

@@ -18,18 +18,14 @@ struct MatrixUse {
     is_lookup: bool,
     matrix: usize,
     other: usize,
-    /// The least number of axes of its result; leading ones have extent 1.
-    axes: usize,
 }
 
 /// The operations that read a matrix by rows.
 fn matrix_use(name: &str) -> Option<MatrixUse> {
-    let usage = |is_lookup, matrix, other, axes| Some(MatrixUse { is_lookup, matrix, other, axes });
+    let usage = |is_lookup, matrix, other| Some(MatrixUse { is_lookup, matrix, other });
     match name {
-        "linear" => usage(false, 1, 0, 0),
-        "embedding" => usage(true, 0, 1, 0),
-        "ggml.MUL_MAT" => usage(false, 0, 1, 4),
-        "ggml.GET_ROWS" => usage(true, 0, 1, 4),
+        "linear" => usage(false, 1, 0),
+        "embedding" => usage(true, 0, 1),
         _ => None,
     }
 }
@@ -80,9 +76,6 @@ impl Workspace<'_> {
             }
             let bias = bias.to_floats();
             values.chunks_exact_mut(rows.max(1)).for_each(|row| row.iter_mut().zip(&*bias).for_each(|(y, b)| *y += b));
-        }
-        while shape.len() < how.axes {
-            shape.insert(0, 1);
         }
         Ok(Some(Tensor::of(shape, values)))
     }

@@ -87,12 +87,14 @@ impl<'a> Workspace<'a> {
 
     /// Whether an operation rounds its activations as the storage type of its matrix requires.
     pub(crate) fn rounds_activations(&self, op: &Operation) -> bool {
-        self.arithmetic == Arithmetic::Ggml && matches!(op.name.as_str(), "ggml.MUL_MAT" | "ggml.MUL_MAT_ID")
+        self.arithmetic == Arithmetic::Ggml && matches!(op.node.as_deref(), Some("MUL_MAT" | "MUL_MAT_ID"))
     }
 
-    /// Rounds the second operand of ggml's products as it is multiplied with the first.
+    /// Rounds what ggml's products multiply with a matrix as they do.
     fn round_activations(&self, op: &Operation, call: &mut Call<'_>) -> Result<(), KernelError> {
-        let (Some(Operand::View(matrix)), [_, Arg::Tensor(x), ..]) = (op.operands.first(), call.args.as_mut_slice())
+        // The matrix is first where the operation is ggml's own.
+        let [matrix, x] = if op.name.starts_with("ggml.") { [0, 1] } else { [1, 0] };
+        let (Some(Operand::View(matrix)), Some(Arg::Tensor(x))) = (op.operands.get(matrix), call.args.get_mut(x))
         else {
             return Ok(());
         };

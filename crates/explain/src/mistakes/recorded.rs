@@ -1,6 +1,6 @@
 //! Mistakes in operations that the families with a Plan do not have: they are found in recorded programs alone.
 
-use super::catalogue::Mistake;
+use super::catalogue::{Mistake, StandsBehind};
 use super::param::Param;
 
 /// A mistake in an operation of a recorded program.
@@ -133,6 +133,7 @@ pub(crate) static RESULT_SCALED: Mistake = Mistake {
     what: "the result has a factor, or what a function is taken of",
     fix: "look for a factor that the reference does not have, or has",
     params: &[Param::free("factor"), Param::words("of", &["operand"])],
+    stands_behind: StandsBehind::All,
     ..RECORDED
 };
 pub(crate) static SIGN_FLIPPED: Mistake = Mistake {
@@ -147,6 +148,7 @@ pub(crate) static NUMBER_DIFFERS: Mistake = Mistake {
     what: "a number of an operation is another one",
     fix: "take the reference's own number",
     params: &[Param::free("value"), OPERATION, Param::other("name", "what the operation calls it")],
+    stands_behind: StandsBehind::All,
     ..RECORDED
 };
 pub(crate) static OPERATION_DIFFERS: Mistake = Mistake {

@@ -156,8 +156,7 @@ fn in_rows(x: ArrayD<f64>) -> Option<Array2<f64>> {
 fn is_product(program: &Program, tap: usize) -> bool {
     let record = &program.ops()[program.taps()[tap].op];
     let mut views = record.operands.iter().flat_map(Operand::views);
-    let is_looked_up = record.base() == "embedding" || record.name == "ggml.GET_ROWS";
-    !is_looked_up
+    record.base() != "embedding"
         && views.any(|view| {
             let is_matrix = program.buffers()[view.buffer].shape.iter().filter(|&&extent| extent > 1).count() > 1;
             is_matrix && program.weights().contains_key(&view.buffer)

@@ -64,8 +64,7 @@ pub(crate) fn condition<'v>(
 /// An operation whose sums are each off by a share of their terms, up or down as chance has it.
 fn moved(op: &Operation, seed: usize) -> Option<Change> {
     let name = op.name.clone();
-    let base = if name.starts_with("ggml.") { &name } else { name.split('.').next().unwrap_or_default() };
-    if !PRODUCTS.contains(&base) || op.outputs.len() != 1 {
+    if !PRODUCTS.contains(&op.base()) || op.outputs.len() != 1 {
         return None;
     }
     let view = |operand: &Operand| match operand {

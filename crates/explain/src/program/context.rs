@@ -54,11 +54,6 @@ impl<'a> Context<'a> {
         if base.starts_with('_') { base } else { base.strip_suffix('_').unwrap_or(base) }
     }
 
-    /// The name that PyTorch and ggml share: `add` of `add_.Tensor` and of `ggml.ADD`.
-    pub(crate) fn common_name(&self, op: usize) -> String {
-        self.op(op).name.strip_prefix("ggml.").map_or_else(|| self.base(op).to_owned(), str::to_lowercase)
-    }
-
     /// What it writes first.
     pub(crate) fn out(&self, op: usize) -> Option<&'a View> {
         self.op(op).outputs.first().and_then(Option::as_ref)

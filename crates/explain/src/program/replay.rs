@@ -406,7 +406,7 @@ fn as_the_table(
     due: &ArrayD<f64>,
 ) -> Option<ArrayD<f64>> {
     let op = &recording.program.ops()[record.op];
-    let is_lookup = matches!(op.name.strip_prefix("ggml.").unwrap_or(op.base()), "embedding" | "GET_ROWS");
+    let is_lookup = op.base() == "embedding";
     let mut views = op.operands.iter().filter(|_| is_lookup).flat_map(Operand::views);
     let table = views.find_map(|view| recording.program.weights().get(&view.buffer))?;
     let rounded = match recording.weights.view(table)?.storage() {
@@ -421,10 +421,9 @@ fn as_the_table(
 fn taken_up(program: &Program, held: &Held, slice: &Slice<'_>) -> Option<&'static str> {
     let step = held.place(slice.target()).step;
     let is_cached = |known: usize| held.place(known).step < step && held.place(known).tap.last_site().is_attended();
-    let called = |op: usize| program.ops()[op].name.strip_prefix("ggml.").unwrap_or(program.ops()[op].base());
-    let of_operation = |op: usize| match called(op) {
-        "conv1d" | "SSM_CONV" => Some("the state of a convolution of an earlier pass"),
-        "cumsum" | "CUMSUM" | "SSM_SCAN" | "RWKV_WKV6" | "RWKV_WKV7" => {
+    let of_operation = |op: usize| match program.ops()[op].base() {
+        "conv1d" | "ggml.SSM_CONV" => Some("the state of a convolution of an earlier pass"),
+        "cumsum" | "ggml.CUMSUM" | "ggml.SSM_SCAN" | "ggml.RWKV_WKV6" | "ggml.RWKV_WKV7" => {
             Some("the state of an SSM, or a running sum, of an earlier pass")
         }
         _ => None,

@@ -105,7 +105,7 @@ impl DataFlow {
     /// Whether an operation reduces each row to one number, or reads no other activations than such numbers. A product with a single column, or attention
     /// to a single key, does not count.
     fn is_statistic(&self, op: &Operation) -> bool {
-        let base = if op.name.starts_with("ggml.") { &op.name } else { op.name.split('.').next().unwrap_or_default() };
+        let base = op.base();
         let mut read = check::operands(op).filter(|view| self.activations[view.buffer]).peekable();
         match REDUCTIONS.contains(&base) {
             true => {
@@ -142,7 +142,7 @@ fn classes(ops: &[Operation], scopes: &[Scope]) -> Vec<usize> {
     let mut known: HashMap<Key<'_>, usize> = HashMap::new();
     let mut seen: HashMap<(usize, Option<usize>, &str), usize> = HashMap::new();
     let mut classes = Vec::with_capacity(ops.len());
-    let mut module = None;
+    let (mut module, mut made) = (None, HashMap::new());
     for op in ops {
         let scope = op.scope.map(|scope| &scopes[scope]);
         // Each call of a module restarts the count.
@@ -152,17 +152,31 @@ fn classes(ops: &[Operation], scopes: &[Scope]) -> Vec<usize> {
             module = here;
         }
         let ordinal = seen.entry((op.scope.unwrap_or(usize::MAX), op.line, &op.name)).or_insert(0);
-        let path = here.map(without_numbers).unwrap_or_default();
+        // A node of a graph has no line; where its name is its number alone, what it reads tells which it is.
+        let mut path = here.map(|here| without_numbers(here, op.node.is_some())).unwrap_or_default();
+        if op.node.is_some() && path.starts_with(UNNAMED) {
+            let read = op.reads().last().and_then(|view| made.get(&view.buffer));
+            path.push_str(&format!("{read:?}"));
+        }
         let functions = scope.map_or(&[][..], |scope| &scope.functions);
         let next = known.len();
         classes.push(*known.entry((path, functions, op.line, &op.name, *ordinal)).or_insert(next));
         *ordinal += 1;
+        let class = *classes.last().unwrap_or(&0);
+        made.extend(op.outputs.iter().flatten().map(|view| (view.buffer, class)));
     }
     classes
 }
 
-/// `model.layers.*.mlp`.
-fn without_numbers(module: &str) -> String {
+/// What ggml calls a node that nobody named, before its number.
+const UNNAMED: &str = "node_";
+
+/// `model.layers.*.mlp`; of a node of a graph `attn_norm-*`.
+fn without_numbers(module: &str, is_node: bool) -> String {
+    if is_node {
+        let digits = |c: char| c.is_ascii_digit();
+        return module.split(digits).filter(|part| !part.is_empty()).collect::<Vec<_>>().join("*");
+    }
     let part = |part: &str| if part.bytes().all(|b| b.is_ascii_digit()) { "*".to_owned() } else { part.to_owned() };
     module.split('.').map(part).collect::<Vec<_>>().join(".")
 }

@@ -3,6 +3,7 @@
 pub(crate) mod check;
 pub(crate) mod flow;
 mod format;
+mod lower;
 pub(crate) mod read;
 mod stored;
 mod work;
@@ -36,7 +37,7 @@ impl Default for Limits {
 /// One operation.
 #[derive(Clone, Debug)]
 pub struct Operation {
-    /// Name of the aten operation, with its overload: `add.Tensor`; of a ggml operation: `ggml.MUL_MAT`.
+    /// Name of the aten operation, with its overload: `add.Tensor`; of a ggml operation that has no equal there: `ggml.MUL_MAT_ID`.
     pub name: String,
     /// Positional operands, in the order of PyTorch's schema.
     pub operands: Vec<Operand>,
@@ -52,12 +53,14 @@ pub struct Operation {
     pub scope: Option<usize>,
     /// Line in the scope's file.
     pub line: Option<usize>,
+    /// The operation of ggml that it is, or is a part of: `MUL_MAT`.
+    pub node: Option<String>,
 }
 
 impl Operation {
-    /// The name without the overload: `add_` of `add_.Tensor`, and `ggml` for all ggml operations.
+    /// The name without the overload: `add_` of `add_.Tensor`; of ggml's own the whole name.
     pub fn base(&self) -> &str {
-        base_and_overload(&self.name).0
+        if self.name.starts_with("ggml.") { &self.name } else { base_and_overload(&self.name).0 }
     }
 
     /// All views that it reads, in the order of its operands and keywords.
@@ -290,8 +293,8 @@ impl Program {
     pub fn said(&self, op: usize) -> String {
         let found = &self.ops[op];
         let scope = found.scope.map(|scope| &self.scopes[scope]);
-        if let Some(name) = found.name.strip_prefix("ggml.") {
-            return scope.map_or_else(|| name.to_owned(), |node| format!("{name} ({})", node.module));
+        if let Some(name) = &found.node {
+            return scope.map_or_else(|| name.clone(), |node| format!("{name} ({})", node.module));
         }
         let file = scope.and_then(|scope| self.files.get(scope.file?));
         let (base, file) = (found.base(), file.map(|file| file.rsplit('/').next().unwrap_or_default()));
@@ -303,7 +306,7 @@ impl Program {
 
     /// Whether the line of code of an operation, or its node in a graph, is known.
     pub fn is_placed(&self, op: usize) -> bool {
-        self.ops[op].line.is_some() || self.ops[op].name.starts_with("ggml.")
+        self.ops[op].line.is_some() || self.ops[op].node.is_some()
     }
 
     /// Names of the operations without a kernel, and how often each occurs.

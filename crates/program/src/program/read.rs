@@ -11,6 +11,7 @@ use serde_json::Value;
 use crate::program::check;
 use crate::program::flow::DataFlow;
 use crate::program::format::{Document, Header, OpRecord, StepRecord, TapRecord};
+use crate::program::lower::{Lowered, lowered};
 use crate::program::stored;
 use crate::program::{Limits, Operation, Program, ProgramTap, Scope, Step};
 use crate::value::dtype::DType;
@@ -53,7 +54,8 @@ impl Program {
         program.needed = check::memory(&program);
         check::within(program.needed, limits.elements)?;
         program.recorded = bytes_in(folder);
-        program.given = stored::read(folder, &program)?;
+        let stored = stored::read(folder, &program)?;
+        program.given.extend(stored);
         Ok(program)
     }
 }
@@ -95,7 +97,7 @@ impl Checker {
         Ok(Checker { limits, buffers })
     }
 
-    fn program(&self, document: Document) -> Result<Program, ProgramError> {
+    fn program(self, document: Document) -> Result<Program, ProgramError> {
         let (scopes, files) = (self.scopes(document.scopes, document.files.len())?, document.files);
         let weights = self.named_buffers("weights", &document.weights)?;
         let inputs = self.named_buffers("inputs", &document.inputs)?;
@@ -114,20 +116,22 @@ impl Checker {
         for (number, record) in document.ops.into_iter().enumerate() {
             ops.push(self.operation(number, record, scopes.len())?);
         }
-        let steps = self.steps(document.steps, ops.len())?;
-        let taps = self.taps(document.taps, &steps)?;
+        let mut steps = self.steps(document.steps, ops.len())?;
+        let mut taps = self.taps(document.taps, &steps)?;
         check::order(&ops, &steps, &taps, given)?;
-        let sizes = check::sizes(&self.buffers, &ops, &steps, &taps);
+        let mut buffers = self.buffers;
+        let Lowered { ops, constants: made } = lowered(&mut buffers, ops, &weights, &mut steps, &mut taps);
+        let sizes = check::sizes(&buffers, &ops, &steps, &taps);
         // The values of constants and inputs are read after everything else has been checked; until then their buffer numbers are used.
         let unread = constants.iter().chain(inputs.keys()).map(|&buffer| (buffer, stored::none()));
         let taps_after = check::taps_after(&taps, ops.len());
-        let flow = DataFlow::analyse(&self.buffers, &ops, &scopes, &weights, &inputs);
+        let flow = DataFlow::analyse(&buffers, &ops, &scopes, &weights, &inputs);
         Ok(Program {
             source: document.source,
             model: document.model,
             folder: document.folder,
-            given: unread.collect::<HashMap<_, _>>(),
-            buffers: self.buffers.clone(),
+            given: unread.chain(made).collect::<HashMap<_, _>>(),
+            buffers,
             weights,
             inputs,
             sizes,
@@ -223,7 +227,8 @@ impl Checker {
         }
         let scope = record.s.map(|s| index("scope", s, scopes)).transpose().map_err(at_place(place("s".into())))?;
         let line = record.l.map(size).transpose().map_err(at_place(place("l".into())))?;
-        Ok(Operation { name, operands, keywords, outputs, written, scalar, scope, line })
+        let node = name.strip_prefix("ggml.").map(str::to_owned);
+        Ok(Operation { name, operands, keywords, outputs, written, scalar, scope, line, node })
     }
 
     fn steps(&self, records: Vec<StepRecord>, count: usize) -> Result<Vec<Step>, ProgramError> {

@@ -22,17 +22,18 @@ pub(crate) fn none() -> Tensor<'static> {
     Tensor::of(vec![0], Vec::<f64>::new())
 }
 
-/// Reads the values of the buffers in `program.given`.
+/// Reads the values of the buffers in `program.given` that have none yet.
 pub(crate) fn read(folder: &Path, program: &Program) -> Result<HashMap<usize, Tensor<'static>>, ProgramError> {
     let mut out = HashMap::new();
-    if program.given.is_empty() {
+    let unread = program.given.iter().filter(|(_, tensor)| tensor.len() == 0).map(|(&buffer, _)| buffer);
+    let mut buffers: Vec<usize> = unread.collect();
+    if buffers.is_empty() {
         return Ok(out);
     }
     let file = folder.join("program.safetensors");
     let bytes = read_regular(&file, LARGEST)?;
     let tensors = SafeTensors::deserialize(&bytes)
         .map_err(|error| ProgramError::Safetensors { file: file.clone(), reason: error.to_string() })?;
-    let mut buffers: Vec<usize> = program.given.keys().copied().collect();
     buffers.sort_unstable();
     for buffer in buffers {
         let at = |fault| at_place(JsonPlace::Value(buffer))(fault);

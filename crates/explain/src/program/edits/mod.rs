@@ -331,7 +331,7 @@ impl<'a> List<'_, 'a> {
         let context = self.context;
         let record = context.op(op);
         let said = |by: String| vec![("operation", json!(context.program.said(op))), ("is", json!(by))];
-        let plain = context.common_name(op);
+        let plain = context.base(op);
         let (binary, unary) = (BINARY.iter().find(|known| **known == plain), is_unary(context, op));
         // What it reads passes as it is.
         let passes = |op: usize, at: usize| {
@@ -347,9 +347,7 @@ impl<'a> List<'_, 'a> {
         }
         if let Some(own) = binary {
             for other in BINARY.iter().filter(|other| *other != own) {
-                let is_ggml = record.name.starts_with("ggml.");
-                let called = |name: &str| if is_ggml { name.to_uppercase() } else { name.to_owned() };
-                let name = record.name.replacen(&called(own), &called(other), 1);
+                let name = record.name.replacen(own, other, 1);
                 let price = if matches!(*other, "maximum" | "minimum") { 7.0 } else { 4.0 };
                 self.add(bits + price, &OPERATION_DIFFERS, said((*other).to_owned()), op, &|op| {
                     Some(Edit { at: At::Op(op), change: renamed(context.op(op), &name) })

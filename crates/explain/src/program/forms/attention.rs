@@ -133,16 +133,18 @@ impl Masked {
             let (x, mask) = (&x[0], x[1].broadcast(x[0].raw_dim())?);
             let [.., queries, keys] = x.shape() else { return None };
             let (queries, keys) = (*queries, *keys);
+            let seen = mask.rows().into_iter().filter_map(|row| row.iter().rposition(|&m| saw(m))).max();
+            let (first, held) = first_and_held(queries, keys, seen);
             let mut out = x.clone();
             // One that hides what is hidden is the same mask.
             let mut differs = false;
             for (row, (mut out, mask)) in out.rows_mut().into_iter().zip(mask.rows()).enumerate() {
                 // Of a query that stands before all keys it is negative: another sequence's.
-                let position = keys as i64 - queries as i64 + (row % queries) as i64;
+                let position = first + (row % queries) as i64;
                 let before =
                     |key: i64| usize::try_from(key).ok().and_then(|key| mask.get(key)).is_some_and(|&m| saw(m));
                 for key in 0..keys {
-                    let is_seen = sees(&before, position, key as i64);
+                    let is_seen = saw(mask[key]) && key >= held || key < held && sees(&before, position, key as i64);
                     differs |= is_seen != saw(mask[key]) || !is_seen && hidden != HIDDEN;
                     let bias = if mask[key].is_finite() && mask[key] > MASKED { bias(mask[key]) } else { 0.0 };
                     out[key] = if is_seen { out[key] + bias } else { hidden };
@@ -153,11 +155,17 @@ impl Masked {
     }
 }
 
+/// The position of the first query, and how many keys there are: those of a cache that no query sees are not written yet.
+fn first_and_held(queries: usize, keys: usize, seen: Option<usize>) -> (i64, usize) {
+    let held = if queries == keys { keys } else { seen.map_or(keys, |last| last + 1) };
+    (held as i64 - queries as i64, held)
+}
+
 /// Whether an operation hides from each query what follows it; of a single query nothing is known against that.
 pub(crate) fn sees_the_past_alone(context: &Context<'_>, op: usize) -> bool {
     Masked::of(context, op).and_then(|masked| masked.hidden(context, op)).is_some_and(|(queries, keys, hidden)| {
-        let first = keys.saturating_sub(queries);
-        (0..queries).all(|row| (0..keys).all(|key| hidden[[row, key]] || key <= first + row))
+        let (first, held) = first_and_held(queries, keys, last_seen(&hidden));
+        (0..queries).all(|row| (0..held).all(|key| hidden[[row, key]] || key as i64 <= first + row as i64))
     })
 }
 
@@ -165,8 +173,9 @@ pub(crate) fn sees_the_past_alone(context: &Context<'_>, op: usize) -> bool {
 pub(crate) fn window(context: &Context<'_>, op: usize) -> Option<bool> {
     let masked = Masked::of(context, op)?;
     let (queries, keys, hidden) = masked.hidden(context, op)?;
-    let first = keys.saturating_sub(queries);
-    let hides = (0..queries).any(|row| (0..keys.min(first + row)).any(|key| hidden[[row, key]]));
+    let (first, held) = first_and_held(queries, keys, last_seen(&hidden));
+    let before = |row: usize| (0..held).take_while(move |&key| (key as i64) < first + row as i64);
+    let hides = (0..queries).any(|row| before(row).any(|key| hidden[[row, key]]));
     // A distance that no two tokens have.
     let is_far = |at: usize| {
         let shifts = matches!(context.base(at), "add" | "sub" | "rsub" | "tril" | "triu" | "lt" | "le" | "gt" | "ge");
@@ -181,6 +190,11 @@ pub(crate) fn window(context: &Context<'_>, op: usize) -> Option<bool> {
     };
     let is_windowed = hides || context.makers(op, &masked.views[1]).into_iter().any(is_far);
     is_windowed.then_some(hides)
+}
+
+/// The last key that any query sees.
+fn last_seen(hidden: &Array2<bool>) -> Option<usize> {
+    hidden.rows().into_iter().filter_map(|row| row.iter().rposition(|hides| !hides)).max()
 }
 
 fn of_mask(context: &Context<'_>, op: usize) -> Vec<Form> {

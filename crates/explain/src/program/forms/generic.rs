@@ -20,8 +20,7 @@ pub(super) fn forms(context: &Context<'_>, op: usize) -> Vec<Form> {
         return Vec::new();
     };
     let said = || vec![("operation", json!(context.program.said(op)))];
-    let name = context.common_name(op);
-    let name = name.as_str();
+    let name = context.base(op);
     let counts_with_one = matches!(name, "add" | "sub" | "mul" | "div" | "pow" | "clamp" | "clamp_min" | "clamp_max");
     let number = context.number(op).filter(|_| counts_with_one);
     let mut forms = Vec::new();
@@ -69,7 +68,7 @@ pub(super) fn forms(context: &Context<'_>, op: usize) -> Vec<Form> {
 
 /// Other numbers that an operation takes by name: what it is called says which mistake that is.
 fn of_keyword(context: &Context<'_>, op: usize, key: &str) -> Vec<Form> {
-    let name = context.common_name(op);
+    let name = context.base(op);
     let of_it = |(operation, known, ..): &&Number| *known == key && (operation.is_empty() || *operation == name);
     match NUMBERS.iter().find(of_it) {
         Some((.., mistake, values)) => by_keyword(context, op, key, mistake, |_| values.to_vec()),
@@ -87,7 +86,7 @@ const NUMBERS: [Number; 4] = [
     ("", "eps", &NORM_EPS, &EPSILONS),
     ("", "freq_base", &ROPE_THETA, &BASES),
     ("", "attn_factor", &ROPE_ATTENTION_FACTOR, &[]),
-    ("soft_max", "scale", &SCORE_SCALE, &[1.0]),
+    ("ggml.SOFT_MAX", "scale", &SCORE_SCALE, &[1.0]),
 ];
 
 /// Operations that give a value for each value.

@@ -12,9 +12,6 @@ use crate::program::context::Context;
 use crate::tolerance::search::SAME_NUMBER;
 
 pub(super) fn forms(context: &Context<'_>, op: usize) -> Vec<Form> {
-    if is_scaled_softmax(context, op) {
-        return by_keyword(context, op, "scale", &SCORE_SCALE, |right| vec![1.0, right * right, right.abs().sqrt()]);
-    }
     let Some((place, number)) = scaled_by(context, op).filter(|_| !beside_tanh(context, op)) else { return Vec::new() };
     let is_behind = is_of_products(context, op);
     if !is_behind && !is_before_products(context, op) {
@@ -43,14 +40,6 @@ pub(super) fn forms(context: &Context<'_>, op: usize) -> Vec<Form> {
         forms.push(Form::any(&SCORE_SOFTCAP, "cap", 30.0, At::Op(op), capped));
     }
     forms
-}
-
-/// Whether it is ggml's softmax of products, which scales them itself.
-pub(super) fn is_scaled_softmax(context: &Context<'_>, op: usize) -> bool {
-    let products = context.tensor(op, 0).filter(|_| context.op(op).name == "ggml.SOFT_MAX");
-    let made = products.and_then(|products| context.maker(op, products));
-    let is_qk = |&at: &usize| context.tensors(at).iter().all(|(_, view)| context.is_activation(view));
-    made.filter(is_qk).is_some_and(|at| context.op(at).name == "ggml.MUL_MAT")
 }
 
 /// Another number that an operation takes by keyword: these, and any.

@@ -7,7 +7,7 @@ use firstdiff_trace::{Site, Tap};
 use ndarray::{ArrayD, Axis};
 use serde_json::json;
 
-use super::scale::{is_of_products, is_scaled_softmax};
+use super::scale::is_of_products;
 use super::{Form, computed, function, softmax};
 use crate::mistakes::Mistake;
 use crate::mistakes::attention::SOFTMAX_BASE;
@@ -281,7 +281,7 @@ fn of_result(context: &Context<'_>) -> Vec<Form> {
 fn of_unscaled(context: &Context<'_>) -> Option<Form> {
     let is_scale = |op: usize| {
         let by_number = matches!(context.base(op), "mul" | "div") && context.number(op).is_some();
-        is_scaled_softmax(context, op) || by_number && is_of_products(context, op)
+        context.base(op) == "ggml.SOFT_MAX" || by_number && is_of_products(context, op)
     };
     let (taps, target) = (context.program.taps(), context.slice.target());
     let is_read = |tap: usize| context.has(taps[tap].op) || context.slice.known().any(|known| known == tap);

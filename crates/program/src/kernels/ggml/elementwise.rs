@@ -51,40 +51,10 @@ pub(super) fn clamp(call: &Call<'_>) -> Results {
     unary(call, |x| x.max(min).min(max))
 }
 
-/// x².
-pub(super) fn sqr(call: &Call<'_>) -> Results {
-    unary(call, |x| x * x)
-}
-
-/// √x.
-pub(super) fn sqrt(call: &Call<'_>) -> Results {
-    unary(call, f64::sqrt)
-}
-
-/// ln x.
-pub(super) fn log(call: &Call<'_>) -> Results {
-    unary(call, f64::ln)
-}
-
-/// sin x.
-pub(super) fn sin(call: &Call<'_>) -> Results {
-    unary(call, f64::sin)
-}
-
-/// cos x.
-pub(super) fn cos(call: &Call<'_>) -> Results {
-    unary(call, f64::cos)
-}
-
 /// x where it is positive, else `negative_slope` · x.
 pub(super) fn leaky_relu(call: &Call<'_>) -> Results {
     let slope = float(call, "negative_slope")?;
     unary(call, |x| x.max(0.0) + slope * x.min(0.0))
-}
-
-/// |x|.
-pub(super) fn abs(call: &Call<'_>) -> Results {
-    unary(call, f64::abs)
 }
 
 /// 1, -1 or 0.
@@ -92,39 +62,14 @@ pub(super) fn sgn(call: &Call<'_>) -> Results {
     unary(call, |x| f64::from(i8::from(x > 0.0) - i8::from(x < 0.0)))
 }
 
-/// -x.
-pub(super) fn neg(call: &Call<'_>) -> Results {
-    unary(call, |x| -x)
-}
-
 /// 1 where x is positive, else 0.
 pub(super) fn step(call: &Call<'_>) -> Results {
     unary(call, |x| f64::from(u8::from(x > 0.0)))
 }
 
-/// tanh x.
-pub(super) fn tanh(call: &Call<'_>) -> Results {
-    unary(call, f64::tanh)
-}
-
 /// x where it is positive, else e^x - 1.
 pub(super) fn elu(call: &Call<'_>) -> Results {
     unary(call, |x| if x > 0.0 { x } else { x.exp_m1() })
-}
-
-/// x where it is positive, else 0.
-pub(super) fn relu(call: &Call<'_>) -> Results {
-    unary(call, |x| x.max(0.0))
-}
-
-/// 1 / (1 + e^-x).
-pub(super) fn sigmoid(call: &Call<'_>) -> Results {
-    unary(call, special::sigmoid)
-}
-
-/// ½ x (1 + tanh(√(2/π) (x + 0.044715 x³))). ggml looks it up in a table, with x rounded to f16.
-pub(super) fn gelu(call: &Call<'_>) -> Results {
-    unary(call, firstdiff_core::gelu_tanh)
 }
 
 /// x / (1 + e^(-1.702 x)). ggml looks it up in a table, with x rounded to f16.
@@ -134,16 +79,6 @@ pub(super) fn gelu_quick(call: &Call<'_>) -> Results {
 
 fn quick(x: f64) -> f64 {
     x * special::sigmoid(1.702 * x)
-}
-
-/// ½ x (1 + erf(x/√2)).
-pub(super) fn gelu_erf(call: &Call<'_>) -> Results {
-    unary(call, firstdiff_core::gelu_erf)
-}
-
-/// x / (1 + e^-x).
-pub(super) fn silu(call: &Call<'_>) -> Results {
-    unary(call, swish)
 }
 
 fn swish(x: f64) -> f64 {
@@ -165,19 +100,9 @@ pub(super) fn hardsigmoid(call: &Call<'_>) -> Results {
     unary(call, ramp)
 }
 
-/// e^x.
-pub(super) fn exp(call: &Call<'_>) -> Results {
-    unary(call, f64::exp)
-}
-
 /// e^x - 1.
 pub(super) fn expm1(call: &Call<'_>) -> Results {
     unary(call, f64::exp_m1)
-}
-
-/// ln(1 + e^x).
-pub(super) fn softplus(call: &Call<'_>) -> Results {
-    unary(call, special::softplus)
 }
 
 /// αₚ x² + β x where x is positive, else αₙ (e^min(x, ε) - 1 - x) + β x.
@@ -229,29 +154,9 @@ fn gated(call: &Call<'_>, f: impl Fn(f64, f64) -> f64) -> Results {
     Ok(vec![Tensor::of([outer, &[half]].concat(), out)])
 }
 
-/// max(a, 0) · b.
-pub(super) fn reglu(call: &Call<'_>) -> Results {
-    gated(call, |a, b| a.max(0.0) * b)
-}
-
-/// GELU(a) · b; ggml looks the gate up in an f16 table.
-pub(super) fn geglu(call: &Call<'_>) -> Results {
-    gated(call, |a, b| firstdiff_core::gelu_tanh(a) * b)
-}
-
-/// GELU(a) · b, with the error function.
-pub(super) fn geglu_erf(call: &Call<'_>) -> Results {
-    gated(call, |a, b| firstdiff_core::gelu_erf(a) * b)
-}
-
 /// a / (1 + e^(-1.702 a)) · b; ggml looks the gate up in an f16 table.
 pub(super) fn geglu_quick(call: &Call<'_>) -> Results {
     gated(call, |a, b| quick(a) * b)
-}
-
-/// a / (1 + e^-a) · b.
-pub(super) fn swiglu(call: &Call<'_>) -> Results {
-    gated(call, |a, b| swish(a) * b)
 }
 
 /// a / (1 + e^(-α a)) · (b + 1), with a clamped to at most `limit` and b to ± `limit`.

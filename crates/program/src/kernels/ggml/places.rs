@@ -1,7 +1,6 @@
 //! Copies, selects, repeats and masks values, and creates constants.
 
-use super::super::call::{Call, Results, axis, size};
-use super::super::shape;
+use super::super::call::{Call, Results, size};
 use super::product::check_index;
 use super::{ensure, float, for_each, four, int, offset, or_zero, repeated, result_like};
 use crate::value::error::KernelError;
@@ -92,16 +91,6 @@ pub(super) fn add_id(call: &Call<'_>) -> Results {
         row.iter_mut().zip(&b[start..start + width]).for_each(|(y, b)| *y += b);
     }
     Ok(result_like(a, out))
-}
-
-/// Concatenates two tensors along an axis.
-pub(super) fn concat(call: &Call<'_>) -> Results {
-    let mut parts = Vec::with_capacity(2);
-    for position in 0..2 {
-        let part = call.tensor(position, "src")?.view();
-        parts.push(Tensor { shape: four(&part.shape)?.to_vec(), ..part });
-    }
-    Ok(vec![shape::join(&parts, axis(int(call, "axis")?, 4)?)?])
 }
 
 /// Repeats the operand along each axis until the output is full.

@@ -34,20 +34,6 @@ fn scale(row: &mut [f64], f: impl Fn(&[f64]) -> f64) {
     row.iter_mut().for_each(|x| *x /= by);
 }
 
-/// (x - mean(x)) / √(mean((x - mean(x))²) + eps).
-pub(super) fn norm(call: &Call<'_>) -> Results {
-    let eps = float(call, "eps")?;
-    each(call, width(call)?, |row| centre(row, eps))
-}
-
-/// x / √(mean(x²) + eps).
-pub(super) fn rms_norm(call: &Call<'_>) -> Results {
-    let eps = float(call, "eps")?;
-    each(call, width(call)?, |row| {
-        scale(row, |row| (firstdiff_core::sum(row, |x| x * x) / row.len() as f64 + eps).sqrt());
-    })
-}
-
 /// x / max(√Σx², eps).
 pub(super) fn l2_norm(call: &Call<'_>) -> Results {
     let eps = float(call, "eps")?;
@@ -108,26 +94,6 @@ fn alibi(head: usize, heads: usize, max_bias: f64) -> f64 {
     let base = 1usize << heads.max(1).ilog2();
     let power = if head < base { (head + 1) as f64 } else { (2 * (head - base) + 1) as f64 / 2.0 };
     (-max_bias * power / base as f64).exp2()
-}
-
-/// One number for each row.
-fn reduced(call: &Call<'_>, f: impl Fn(&[f64]) -> f64) -> Results {
-    let x = call.tensor(0, "src0")?;
-    let [batch, heads, rows, width] = four(&x.shape)?;
-    let count = batch * heads * rows;
-    let values = x.to_floats();
-    let out: Vec<f64> = (0..count).map(|row| f(&values[row * width..(row + 1) * width])).collect();
-    Ok(vec![Tensor::of(vec![batch, heads, rows, 1], out)])
-}
-
-/// Σ x of each row.
-pub(super) fn sum_rows(call: &Call<'_>) -> Results {
-    reduced(call, |row| firstdiff_core::sum(row, |x| x))
-}
-
-/// Σ x / n of each row.
-pub(super) fn mean(call: &Call<'_>) -> Results {
-    reduced(call, mean_of)
 }
 
 /// Σ x of all.
