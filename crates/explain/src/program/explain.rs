@@ -12,7 +12,7 @@ use firstdiff_program::{Bench, Edit, Operand, Program, Slice};
 use firstdiff_trace::{Site, Tap};
 use ndarray::ArrayD;
 
-use crate::explain::finding::{other_counts, unmasked_padding};
+use crate::explain::finding::{Counted, other_counts, unmasked_padding};
 use crate::explain::findings::{join_named, show_nothing};
 use crate::explain::not_testable::LARGE;
 use crate::explain::{A_MOMENT, Effort, Explanation, Finding, Progress, misrecorded, moved_alike};
@@ -129,6 +129,7 @@ pub fn explain(
 pub(super) struct Explained {
     pub(super) tap: usize,
     pub(super) base: f64,
+    pub(super) counted: Counted,
     pub(super) through: Vec<Tap>,
     pub(super) reproduced: Vec<Reproduced>,
     pub(super) tried: BTreeMap<&'static str, f64>,
@@ -287,6 +288,7 @@ impl<'a> Search<'a> {
         let mut found = Explained {
             tap,
             base: size.unwrap_or(f64::INFINITY),
+            counted: Counted::All,
             through: replayed.through.clone(),
             reproduced: Vec::new(),
             tried: BTreeMap::new(),
@@ -324,6 +326,7 @@ impl<'a> Search<'a> {
         let context = Context::new(program, held, &slice, &self.exact, Arc::new(self.whole(&slice)?));
         let all: Vec<Form> = forms(&context).into_iter().filter(|form| self.effort.tries(form.mistake)).collect();
         (found.base, found.forms) = (off + hidden, all.len());
+        found.counted = if hidden > 0.0 { Counted::OneSided } else { Counted::All };
         // Which keys there are to be seen is no matter of numbers.
         if replayed.is_for(|reason| matches!(reason, Reason::Padding(_))) {
             return Some(found);

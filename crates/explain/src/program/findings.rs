@@ -269,7 +269,9 @@ fn proved(recording: &Recording<'_>, held: &Held, of_it: &[&Explained], key: &st
         let is_elsewhere = other.form.mistake == one.form.mistake && other.form.class != one.form.class;
         // A number that has a name of its own is told by that.
         let is_named = other.form.mistake == &NUMBER_DIFFERS && other.form.class == one.form.class;
-        if is_elsewhere || is_named {
+        // One operation alone has another number than two have together, which come first.
+        let is_one_of_two = other.is_fitted() && alternatives.iter().any(|known| known.id == other.form.mistake.id);
+        if is_elsewhere || is_named || is_one_of_two {
             continue;
         }
         if !named.contains(&other.form.key()) && !is_one_too_many {
@@ -286,6 +288,7 @@ fn proved(recording: &Recording<'_>, held: &Held, of_it: &[&Explained], key: &st
         together: one.forms().filter(|other| other.key() != form.key()).map(Form::cause).collect(),
         alone_nmse: all.iter().filter_map(|(.., r)| r.leaves_alone(form)).fold(0.0, f64::max),
         tried: of_it[0].tried.clone(),
+        counted: of_it.iter().map(|e| e.counted).max().unwrap_or_default(),
         note: Some(UNTRIED.to_owned()).filter(|_| {
             let gives_way = form.mistake.stands_behind != StandsBehind::None || one.is_fitted();
             gives_way && of_it.iter().any(|e| !e.untried.is_empty())
@@ -397,6 +400,7 @@ fn unexplained(
         note: account.map(|(_, account)| paid::unpaid(*account, others.saturating_sub(1))).or(supposed),
         unpaid: account.map(|(_, account)| *account),
         through: first.through.clone(),
+        counted: all.iter().map(|e| e.counted).max().unwrap_or_default(),
         untried: first.untried.len(),
         // What moves a choice was tried without that.
         tried: if first.supposed.is_none() { first.tried.clone() } else { BTreeMap::new() },

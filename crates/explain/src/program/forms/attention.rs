@@ -562,6 +562,10 @@ fn of_repeat(context: &Context<'_>, op: usize) -> Vec<Form> {
     let Some(axis) = (0..view.shape.len()).find(|&axis| out.shape.get(axis) != view.shape.get(axis)) else {
         return Vec::new();
     };
+    // Tables of a rotation are repeated along their last axis.
+    if !context.is_activation(view) || axis + 1 == view.shape.len() {
+        return Vec::new();
+    }
     let count = out.shape[axis];
     of_heads(op, |map| {
         computed(&[view], move |x| {

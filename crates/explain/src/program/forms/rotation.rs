@@ -114,12 +114,14 @@ pub(super) fn forms(context: &Context<'_>, op: usize) -> Vec<Form> {
     forms.push(Form::any(&ROPE_SCALING, "factor", 1.0, At::Op(op), move |factor| {
         owned.change(move |turn| turn.stepping(|w| w * factor))
     }));
-    forms.push(Form::any(&ROPE_ATTENTION_FACTOR, "factor", 1.0, At::Op(op), move |factor| {
-        rotation.change(move |turn| {
+    let scaled = move |factor| {
+        rotation.change(move |turn: &mut Turn| {
             turn.map(|x| factor * x);
             Some(())
         })
-    }));
+    };
+    let any = Form::any(&ROPE_ATTENTION_FACTOR, "factor", 1.0, At::Op(op), scaled);
+    forms.push(any.due((!is_longer).then_some(1.0)));
     forms
 }
 

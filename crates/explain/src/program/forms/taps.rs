@@ -8,7 +8,7 @@ use ndarray::{ArrayD, Axis};
 use serde_json::json;
 
 use super::scale::is_of_products;
-use super::{Form, computed, function, softmax};
+use super::{Form, computed, function, kept, softmax};
 use crate::mistakes::Mistake;
 use crate::mistakes::attention::SOFTMAX_BASE;
 use crate::mistakes::embedding::TOKENS_DIFFER;
@@ -199,12 +199,16 @@ fn of_layer(context: &Context<'_>, tap: usize, ends: Ends) -> Vec<Form> {
         before && is_stream && place.step == own.step && found.view.shape == taps[tap].view.shape
     };
     let inputs = (0..taps.len()).filter(is_input);
-    let form = |held: &Tensor<'static>| {
-        let held = held.clone();
-        let change = Change::Values(Vec::new(), Arc::new(move |_| Some(vec![held.clone()])));
-        Form::read(mistake, vec![], tap, change)
+    let form = |other: usize| {
+        let change = match context.held.readable(other).cloned() {
+            Some(held) => Change::Values(Vec::new(), Arc::new(move |_| Some(vec![held.clone()]))),
+            // What was not recorded whole is made on the way.
+            None if context.has(taps[other].op) => kept(&taps[other].view),
+            None => return None,
+        };
+        Some(Form::read(mistake, vec![], tap, change))
     };
-    inputs.filter_map(|other| context.held.readable(other)).map(form).collect()
+    inputs.filter_map(form).collect()
 }
 
 /// Heads that are read from memory in another order.
