@@ -68,7 +68,7 @@ pub(super) fn listed(list: &mut List<'_>, tokens: &[Vec<u32>]) {
 }
 
 /// Prompts of the same length that a tokenizer gives instead.
-fn others(prompt: &[u32]) -> Vec<(&'static str, Vec<u32>)> {
+pub(crate) fn others(prompt: &[u32]) -> Vec<(&'static str, Vec<u32>)> {
     let Some((&first, rest)) = prompt.split_first() else { return Vec::new() };
     let front = |id: u32| std::iter::once(id).chain(prompt[..prompt.len() - 1].iter().copied()).collect();
     let mut all = vec![("first-doubled", front(first))];

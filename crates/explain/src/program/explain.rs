@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Instant;
 
-use firstdiff_compare::{Place, SeenPadding, Status, is_masked};
+use firstdiff_compare::{Place, SeenPadding, Status, TapReport, is_masked};
 use firstdiff_evidence::Evidence;
 use firstdiff_model::Profile;
 use firstdiff_program::{Bench, Edit, Operand, Program, Slice};
@@ -28,7 +28,7 @@ use crate::program::forms::{Form, forms};
 use crate::program::held::{Held, array};
 use crate::program::not_testable::not_testable;
 use crate::program::replay::{ProgramReplay, Replays};
-use crate::program::{Candidate, Recording};
+use crate::program::{Candidate, Recording, partial};
 use crate::replay::operation::{Operation, is_coarse, recorded_unit};
 use crate::replay::reason::Reason;
 use crate::replay::right::distance;
@@ -91,6 +91,7 @@ pub fn explain(
         explained.extend(search.explained(tap, &explained));
         search.unexplained.extend(explained.last().filter(|e| e.reproduced.is_empty()).map(|e| e.tap));
     }
+    let judged_behind = if effort.quick { Vec::new() } else { partial::judge(&mut search, &mut explained, progress) };
     // What was found behind a tap may be what is wrong at it.
     search.is_second_look = true;
     for at in 0..explained.len() {
@@ -120,8 +121,9 @@ pub fn explain(
         crate::program::laws::measure((recording, candidate, held), &replays.replay, effort, &mut findings, progress);
         join_named(&mut findings, order);
     }
-    say_where(&judged.replays.replay, &mut findings);
     let not_testable = if effort.quick { Vec::new() } else { not_testable(&mut search, &findings) };
+    partial::take_up(&mut judged.replays.replay, judged_behind);
+    say_where(&judged.replays.replay, &mut findings);
     Ok(Explanation { replay: judged.replays.replay, findings, not_testable })
 }
 
@@ -220,6 +222,8 @@ impl Known {
     }
 }
 
+/// Of so many forms that gave the numbers of taps before, each two are tried together.
+const MOST_TOGETHER: usize = 6;
 /// Pairs are made of so many forms that each take something of the error away.
 const PAIRED: usize = 24;
 /// A number is looked for beside so many of them.
@@ -273,7 +277,7 @@ impl<'a> Search<'a> {
         moved_alike::take_up(findings(&self.recording, held, &explained), not_blamed);
     }
 
-    fn explained(&mut self, tap: usize, before: &[Explained]) -> Option<Explained> {
+    pub(super) fn explained(&mut self, tap: usize, before: &[Explained]) -> Option<Explained> {
         let (program, held) = (self.recording.program, self.held);
         let own = held.recorded(tap)?;
         let known = Known::of(before);
@@ -353,6 +357,15 @@ impl<'a> Search<'a> {
             for one in known_forms.iter().filter(|form| form.key() == *first) {
                 for other in known_forms.iter().filter(|form| form.key() == *second) {
                     self.pair(&target, one, other, &mut found);
+                }
+            }
+        }
+        // What was found at two taps may be made on the way to one behind.
+        if is_open && found.reproduced.is_empty() && !replayed.through.is_empty() && known_forms.len() <= MOST_TOGETHER
+        {
+            for (at, first) in known_forms.iter().enumerate() {
+                for second in &known_forms[at + 1..] {
+                    self.pair(&target, first, second, &mut found);
                 }
             }
         }
@@ -514,6 +527,11 @@ impl<'a> Search<'a> {
 
     /// Whether a tap that is right agrees with some operations that are done otherwise; `None` where that is not known.
     pub(super) fn agrees_with(&self, slice: &Slice<'_>, edits: &[Edit]) -> Option<bool> {
+        Some(self.report_with(slice, edits)?.status.agrees())
+    }
+
+    /// How a tap is judged with some operations that are done otherwise; `None` where that is not known.
+    pub(super) fn report_with(&self, slice: &Slice<'_>, edits: &[Edit]) -> Option<TapReport> {
         let own = self.held.recorded(slice.target())?;
         let replayed = self.replays.of(self.held.place(slice.target()))?;
         let ops: BTreeSet<usize> = slice.ops().collect();
@@ -521,7 +539,7 @@ impl<'a> Search<'a> {
         let edits: Vec<Edit> = edits.iter().filter(here).cloned().collect();
         let (exact, right) = self.exact_and_rounded(slice, &edits)?;
         let operation = self.replays.operation(replayed, self.candidate.profile);
-        (exact.shape() == own.shape()).then(|| operation.judged(&own, &right, &exact).report.status.agrees())
+        (exact.shape() == own.shape()).then(|| operation.judged(&own, &right, &exact).report)
     }
 
     fn pairs(&mut self, target: &Target<'_>, measured: &[(f64, &Form)], found: &mut Explained) {

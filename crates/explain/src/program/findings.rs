@@ -6,6 +6,7 @@ use firstdiff_compare::Place;
 use firstdiff_evidence::{Account, Evidence};
 use firstdiff_program::{At, Operand, Program, Scalar, Slice};
 use firstdiff_trace::Tap;
+use serde_json::json;
 
 use crate::explain::{Cause, Finding, Match, Remainder};
 use crate::mistakes::attention::{KV_CACHE_SHIFT, KV_CACHE_STALE};
@@ -20,7 +21,7 @@ use crate::program::explain::{Explained, Reproduced, rounded_to};
 use crate::program::forms::Form;
 use crate::program::held::Held;
 use crate::replay::{Replay, Replayed};
-use crate::tolerance::search::{AS_NEAR, PLAINLY_THE_SAME};
+use crate::tolerance::search::{AS_NEAR, NO_RESIDUAL, PLAINLY_THE_SAME};
 
 /// Each cause once, with all taps that it explains: first the one that explains most.
 pub(super) fn findings(recording: &Recording<'_>, held: &Held, explained: &[Explained]) -> Vec<Finding> {
@@ -39,7 +40,7 @@ pub(super) fn findings(recording: &Recording<'_>, held: &Held, explained: &[Expl
         for explained in &open {
             let standing = explained.reproduced.iter().filter(|r| !refuted.contains(&r.key()));
             let least = standing.clone().map(|r| r.residual).fold(f64::INFINITY, f64::min);
-            for found in standing.filter(|r| r.residual <= AS_NEAR * least + f64::MIN_POSITIVE) {
+            for found in standing.filter(|r| r.residual <= (AS_NEAR * least).max(NO_RESIDUAL)) {
                 let key = found.key();
                 if !given.iter().any(|(known, _)| *known == key) {
                     given.push((key, found.kin()));
@@ -48,7 +49,9 @@ pub(super) fn findings(recording: &Recording<'_>, held: &Held, explained: &[Expl
         }
         // What another line does in decoding is the same mistake.
         let gives = |kin: &str, e: &Explained| e.reproduced.iter().any(|r| r.kin() == kin);
-        let counts: Vec<usize> = given.iter().map(|(_, kin)| open.iter().filter(|e| gives(kin, e)).count()).collect();
+        // So is what another layer does, which is explained already.
+        let counts: Vec<usize> =
+            given.iter().map(|(_, kin)| explained.iter().filter(|e| gives(kin, e)).count()).collect();
         let most = counts.iter().copied().max().unwrap_or(0);
         let Some(first) = counts.iter().position(|count| *count == most) else { break };
         let (key, _) = given.swap_remove(first);
@@ -138,14 +141,15 @@ fn is_said_before(form: &Form, first: &Form) -> bool {
     }
 }
 
-/// How many digits its number has, as a multiple of the one that is due where that is known.
+/// How many digits its number has, by itself or as a multiple of the one that is due where that is known.
 fn digits(form: &Form) -> i32 {
     let of = |value: f64| {
-        let value = form.due.filter(|due| *due != 0.0).map_or(value, |due| value / due);
-        (1..PLAIN_DIGITS).find(|&digits| (rounded_to(value, digits) / value - 1.0).abs() < PLAINLY_THE_SAME)
+        let is_it = |digits: &i32| (rounded_to(value, *digits) / value - 1.0).abs() < PLAINLY_THE_SAME;
+        (1..PLAIN_DIGITS).find(is_it).unwrap_or(PLAIN_DIGITS)
     };
+    let times = |value: f64| form.due.filter(|due| *due != 0.0).map_or(value, |due| value / due);
     let numbers = form.params.iter().filter_map(|(_, value)| value.as_f64());
-    numbers.map(|value| of(value).unwrap_or(PLAIN_DIGITS)).max().unwrap_or(0)
+    numbers.map(|value| of(value).min(of(times(value)))).max().unwrap_or(0)
 }
 
 /// What is said of a cause that others stand before, and of one whose number was fitted.
@@ -262,21 +266,27 @@ fn proved(recording: &Recording<'_>, held: &Held, of_it: &[&Explained], key: &st
     let Some((first, _, one)) = all.first() else { return Vec::new() };
     let in_all = |other: &Reproduced| of_it.iter().all(|e| e.reproduced.iter().any(|r| r.key() == other.key()));
     let mut alternatives: Vec<Cause> = Vec::new();
-    let mut named = vec![one.form.key()];
+    let mut named = vec![format!("{} {:?}", one.form.key(), BTreeSet::<&str>::new())];
     for other in alone(of_it[0]).filter(|r| r.key() != key && in_all(r)) {
         let is_one_too_many = other.form.mistake.is_unlisted && alternatives.len() >= UNLISTED;
-        // The same in another operation, as of k in place of q, has another place.
+        // The same in another operation, as of k in place of q, has another place, which is said.
         let is_elsewhere = other.form.mistake == one.form.mistake && other.form.class != one.form.class;
         // A number that has a name of its own is told by that.
         let is_named = other.form.mistake == &NUMBER_DIFFERS && other.form.class == one.form.class;
         // One operation alone has another number than two have together, which come first.
         let is_one_of_two = other.is_fitted() && alternatives.iter().any(|known| known.id == other.form.mistake.id);
-        if is_elsewhere || is_named || is_one_of_two {
+        if is_named || is_one_of_two || is_elsewhere && other.is_fitted() {
             continue;
         }
-        if !named.contains(&other.form.key()) && !is_one_too_many {
-            named.push(other.form.key());
-            alternatives.push(other.form.cause());
+        let places = || taps_of(recording, held, &other.form, &all).iter().map(|tap| tap.last_site().name()).collect();
+        let places: BTreeSet<&str> = if is_elsewhere { places() } else { BTreeSet::new() };
+        let name = format!("{} {places:?}", other.form.key());
+        if !named.contains(&name) && !is_one_too_many {
+            named.push(name);
+            let at = places.into_iter().collect::<Vec<_>>().join(" and ");
+            let Cause { id, mut params } = other.form.cause();
+            params.extend(is_elsewhere.then(|| ("at", json!(at))));
+            alternatives.push(Cause { id, params });
         }
     }
     let finding = |form: &Form| Finding {
@@ -340,7 +350,10 @@ fn taps_of(recording: &Recording<'_>, held: &Held, form: &Form, all: &[(usize, f
                 at => made_of(program, op_of(recording, at), *tap)
                     .map(|near| if all.iter().any(|(other, ..)| *other == near) { *tap } else { near }),
             };
-            out.extend(nearest.map(|number| (number, held.place(number).tap)));
+            let of_table = edit.at.op().filter(|&op| !is_of_activations(program, op));
+            let all = of_table.map(|op| nearest_behind(program, op)).filter(|all| !all.is_empty());
+            let all = all.unwrap_or_else(|| nearest.into_iter().collect());
+            out.extend(all.into_iter().map(|number| (number, held.place(number).tap)));
         }
     }
     let mut taps: Vec<Tap> = Vec::new();
@@ -350,6 +363,27 @@ fn taps_of(recording: &Recording<'_>, held: &Held, form: &Form, all: &[(usize, f
         }
     }
     taps
+}
+
+/// Whether what an operation gives depends on weights and the model's input.
+fn is_of_activations(program: &Program, op: usize) -> bool {
+    program.ops()[op].outputs.iter().flatten().any(|view| program.is_activation(view.buffer))
+}
+
+/// The taps of a step that read what an operation gives, with no other tap between.
+fn nearest_behind(program: &Program, op: usize) -> Vec<usize> {
+    let (mut open, mut seen, mut out) = (vec![op], BTreeSet::from([op]), BTreeSet::new());
+    while let Some(at) = open.pop() {
+        let taps = program.taps().iter().enumerate().filter(|(_, tap)| tap.op == at).map(|(number, _)| number);
+        let own: Vec<usize> = taps.collect();
+        if own.is_empty() {
+            open.extend(program.readers(at).iter().copied().filter(|&reader| seen.insert(reader)));
+        }
+        out.extend(own);
+    }
+    let step = |tap: usize| program.taps()[tap].step;
+    let first = out.iter().map(|&tap| step(tap)).min();
+    out.into_iter().filter(|&tap| Some(step(tap)) == first).collect()
 }
 
 /// The nearest tap behind an operation that is made of what it gives, up to the tap `last`; the nearest in order where none is.
@@ -449,8 +483,6 @@ pub(super) fn stretch(program: &Program, slice: &Slice<'_>) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
     use crate::mistakes::norm::NORM_WIDTH;
     use crate::mistakes::rope::ROPE_ATTENTION_FACTOR;

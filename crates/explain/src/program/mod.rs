@@ -12,6 +12,7 @@ mod laws;
 mod mixture;
 mod not_testable;
 mod orders;
+mod partial;
 mod places;
 mod replay;
 mod routing;

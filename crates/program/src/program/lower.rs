@@ -151,9 +151,7 @@ impl Lower<'_> {
             "GET_ROWS" => {
                 let [table, ids] = two(op).filter(|[table, ids]| table.shape.len() == 2 && ids.shape.len() == 1)?;
                 // A leading axis of extent 1 is not recorded.
-                let shape = vec![ids.shape[0], table.shape[1]];
-                let is_whole = out.is_contiguous() && out.elements() == shape.iter().product::<usize>();
-                let out = is_whole.then(|| View { strides: contiguous_strides(&shape), shape, ..out.clone() })?;
+                let out = out.reshaped(&[ids.shape[0], table.shape[1]])?;
                 match self.weights.contains_key(&table.buffer) {
                     true => self.push(op, "embedding", vec![view(table), view(ids)], out),
                     false => {
@@ -405,7 +403,7 @@ impl Lower<'_> {
             }
             let shape = if axes < 3 { vec![1; axes - 1] } else { vec![tokens, 1] };
             let shape = [&shape[..], &[dims]].concat();
-            tables.push(View { strides: contiguous_strides(&shape), shape, ..table });
+            tables.push(table.reshaped(&shape)?);
         }
         let (own, whole) = (part(x, 0, dims, 1)?, dims == width);
         let [first, second] = match is_halves {

@@ -42,6 +42,12 @@ impl View {
         true
     }
 
+    /// The same elements in other axes; `None` where they are not contiguous, or not as many.
+    pub fn reshaped(&self, shape: &[usize]) -> Option<View> {
+        let fits = self.is_contiguous() && self.elements() == shape.iter().product::<usize>();
+        fits.then(|| View { shape: shape.to_vec(), strides: contiguous_strides(shape), ..self.clone() })
+    }
+
     /// How many numbers of the buffer the view reaches over, if that and the number of elements are at most `limit`.
     pub(crate) fn span(&self, limit: u64) -> Result<usize, Fault> {
         // The other axes of an empty view count too, because kernels multiply some of them.

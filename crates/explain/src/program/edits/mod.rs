@@ -317,7 +317,7 @@ impl<'a> List<'_, 'a> {
         }
         for (rank, (tap, values)) in recorded_before(self.context).into_iter().enumerate().take(TENSORS) {
             let Ok(values) = values.into_shape_with_order(slot.view.shape.as_slice()) else { continue };
-            let name = self.names.tap(&tap);
+            let name = self.names.tap(&tap.to_string());
             let bits = slot.bits + 6.5 + (rank as f64 + 2.0).log2();
             let values = Arc::new(values);
             let instead: Function = Arc::new(move |_| Some((*values).clone()));

@@ -227,7 +227,7 @@ fn of_mask(context: &Context<'_>, op: usize) -> Vec<Form> {
             masked.change(HIDDEN, |saw, position, key| !saw(key) || key == position),
         ),
     ];
-    for by in 1..=MOST_SHIFTS {
+    for by in 1..=MOST_AHEAD {
         let kinds = |kind: &str| {
             let by = (by > 1).then(|| ("by", json!(by)));
             [("kind", json!(kind))].into_iter().chain(by).collect::<Vec<_>>()
@@ -238,8 +238,11 @@ fn of_mask(context: &Context<'_>, op: usize) -> Vec<Form> {
         let all_but = move |position: i64, key: i64| key <= position - by || key == 0;
         let past_but_first = masked.change(HIDDEN, move |saw, position, key| saw(key) && all_but(position, key));
         forms.push(one(&MASK_SHIFTED, kinds("future"), future));
-        forms.push(one(&MASK_SHIFTED, kinds("past"), past));
-        forms.push(one(&MASK_SHIFTED, [kinds("past"), vec![("sees", json!("the first"))]].concat(), past_but_first));
+        if by <= MOST_SHIFTS {
+            forms.push(one(&MASK_SHIFTED, kinds("past"), past));
+            let all_but = [kinds("past"), vec![("sees", json!("the first"))]].concat();
+            forms.push(one(&MASK_SHIFTED, all_but, past_but_first));
+        }
     }
     let looks_ahead = !sees_the_past_alone(context, op);
     // Of queries that see what follows them, a window is as long that way.
@@ -288,6 +291,8 @@ fn windows(
 /// Windows that are tried, and by how many keys a mask may be off.
 const MOST_WINDOWS: usize = 64;
 const MOST_SHIFTS: i64 = 3;
+/// By how many keys a query may see too far.
+const MOST_AHEAD: i64 = 8;
 /// What hides a score: all that a query sees being hidden, it sees all alike.
 const HIDDEN: f64 = -1e38;
 

@@ -8,7 +8,7 @@ use serde_json::json;
 
 use super::taps::MOST_ROWS;
 use super::{Form, computed, numbers, with_number};
-use crate::mistakes::embedding::{EMBED_MULTIPLIER, EMBED_SCALE, TOKENS_DIFFER};
+use crate::mistakes::embedding::{EMBED_MULTIPLIER, EMBED_SCALE, TOKENS_DIFFER, others};
 use crate::mistakes::linear::{WEIGHT_STRIDE, WEIGHT_TRANSPOSED};
 use crate::mistakes::recorded::{POSITION_EMBEDDING_OFFSET, TOKEN_TYPES_DIFFER};
 use crate::mistakes::stored::STORAGE_TYPE;
@@ -55,7 +55,8 @@ fn of_rows(context: &Context<'_>, op: usize) -> Vec<Form> {
     if is_token {
         let kinds = [(1, "ids-one-too-high"), (-1, "ids-one-too-low")];
         let form = |(by, kind): (i64, &str)| Form::one(&TOKENS_DIFFER, vec![("kind", json!(kind))], op, shifted(by));
-        return kinds.into_iter().map(form).chain(of_size(context, op)).chain(of_memory(context, op)).collect();
+        let all = of_prompts(context, op, [table, ids]).into_iter().chain(kinds.into_iter().map(form));
+        return all.chain(of_size(context, op)).chain(of_memory(context, op)).collect();
     }
     let form = |by: i64| Form::one(&POSITION_EMBEDDING_OFFSET, vec![("offset", json!(by))], op, shifted(by));
     let start: usize = context.program.steps().iter().take(context.step_of(op)).map(|step| step.tokens).sum();
@@ -64,6 +65,17 @@ fn of_rows(context: &Context<'_>, op: usize) -> Vec<Form> {
     let mut offsets = vec![-1, 1, -2, 2];
     offsets.extend(looked_up(context, op, [table, ids]).filter(|by| !offsets.contains(by)));
     offsets.into_iter().map(form).chain((start > 0).then_some(restarted)).collect()
+}
+
+/// Prompts of the same length that a tokenizer gives instead.
+fn of_prompts(context: &Context<'_>, op: usize, [table, ids]: [&View; 2]) -> Vec<Form> {
+    let Some(fed) = context.table(op, ids).filter(|_| context.step_of(op) == 0) else { return Vec::new() };
+    let prompt: Vec<u32> = fed.iter().map(|&id| id as u32).collect();
+    let form = |(kind, other): (&str, Vec<u32>)| {
+        let picked = computed(&[table, ids], move |x| picked(&x[0], &x[1], other.iter().map(|&id| i64::from(id))));
+        Form::one(&TOKENS_DIFFER, vec![("kind", json!(kind))], op, picked)
+    };
+    others(&prompt).into_iter().filter(|(_, other)| *other != prompt).map(form).collect()
 }
 
 /// By how many rows of the table the added ones are off, in most places: what the candidate has beyond the rest of the sum is looked up in it.

@@ -2,13 +2,13 @@
 
 use std::collections::BTreeSet;
 
-use firstdiff_program::{At, Edit, Operand, Operation, View};
-use firstdiff_trace::Site;
+use firstdiff_program::{At, Edit, Operand, Operation, ProgramTap, View};
+use firstdiff_trace::{Site, Tap};
 use half::{bf16, f16};
 use ndarray::{Array2, ArrayD, Axis, Ix2};
 use serde_json::{Value, json};
 
-use super::taps::recorded_before;
+use super::taps::{beside_layer, reading_kin, recorded_before};
 use super::{Form, computed, plus, with, with_all};
 use crate::mistakes::feed_forward::GATE_UP_SWAPPED;
 use crate::mistakes::head::{HEAD_TIED, HEAD_UNTIED};
@@ -96,15 +96,36 @@ fn of_input(context: &Context<'_>, product: &Product<'_>, op: usize) -> Vec<Form
         return Vec::new();
     }
     let (shape, out) = (x.shape.clone(), out.shape.clone());
-    let form = |(name, read): (String, ArrayD<f64>)| {
+    let layer = context.held.place(context.slice.target()).tap.layer;
+    let form = |(tap, read): (Tap, ArrayD<f64>)| {
         let read = read.into_shape_with_order(shape.as_slice()).ok()?;
         let out = out.clone();
         let change = computed(&product.views(), move |x| {
             with_bias(product_of(&read, &matrix(&x[1]))?, x)?.into_shape_with_order(out.as_slice()).ok()
         });
-        Some(Form::one(&LINEAR_INPUT, vec![("reads", json!(name))], op, change))
+        let form = Form::one(&LINEAR_INPUT, vec![("reads", json!(tap.to_string()))], op, change);
+        let words = layer.and_then(|layer| beside_layer(tap, layer));
+        Some(Form { kin: words.map(|words| reading_kin(&LINEAR_INPUT, words)), ..form })
     };
-    recorded_before(context).into_iter().filter_map(form).collect()
+    let recorded = recorded_before(context).into_iter().filter_map(form);
+    recorded.chain(of_inputs_on_the_way(context, product, op)).collect()
+}
+
+/// Another tensor of the same layer is multiplied, or what came into the layer, which was not recorded either: one line of code does so in all layers.
+fn of_inputs_on_the_way(context: &Context<'_>, product: &Product<'_>, op: usize) -> Vec<Form> {
+    let (taps, (place, x)) = (context.program.taps(), product.x);
+    let tap_of = |tap: usize| context.held.place(tap).tap;
+    let behind = taps.iter().enumerate().filter(|(_, tap)| tap.op >= op).min_by_key(|(_, tap)| tap.op);
+    let Some(layer) = behind.and_then(|(tap, _)| tap_of(tap).layer) else { return Vec::new() };
+    let form = |(tap, found): (usize, &ProgramTap)| {
+        let words = beside_layer(tap_of(tap), layer)?;
+        let shown = found.view.reshaped(&x.shape).filter(|view| view.buffer != x.buffer)?;
+        let change = with(product.record, place, Operand::View(shown));
+        let is_before = context.has(found.op) && found.op < op;
+        let form = Form::one(&LINEAR_INPUT, vec![("reads", json!(words))], op, change);
+        is_before.then(|| Form { kin: Some(reading_kin(&LINEAR_INPUT, words)), ..form })
+    };
+    taps.iter().enumerate().filter_map(form).collect()
 }
 
 /// What is right only where nothing else gives the same: a product of nothing.

@@ -173,21 +173,30 @@ pub(crate) fn forms(context: &Context<'_>) -> Vec<Form> {
         }
     }
     // One number in several places is looked for before others.
-    let (numbers, several): (Vec<Form>, Vec<Form>) = together(&all).into_iter().partition(|form| form.tune.is_some());
+    let (numbers, several): (Vec<Form>, Vec<Form>) =
+        together(context, &all).into_iter().partition(|form| form.tune.is_some());
     [numbers, all, several, taps::scaled(context)].concat()
 }
 
 /// What is made in several places at once: of q and of k, of gate and of up, or with one number of the reference's.
-fn together(all: &[Form]) -> Vec<Form> {
+fn together(context: &Context<'_>, all: &[Form]) -> Vec<Form> {
     let mut groups: Vec<(String, Form, usize)> = Vec::new();
-    for form in all {
+    // What is done to all that reads one tensor, to q, k and v, need not be done to what reads another.
+    let read = |form: &Form| {
+        let op = form.edits.first().filter(|_| form.tune.is_none())?.at.op()?;
+        let view = context.tensors(op).into_iter().map(|(_, view)| view).find(|view| context.is_activation(view))?;
+        Some(view.buffer)
+    };
+    let each = |form| [Some((form, None)), read(form).map(|buffer| (form, Some(buffer)))];
+    for (form, of_one) in all.iter().flat_map(each).flatten() {
         let is_a_number = form.mistake == &NUMBER_DIFFERS;
         let key = match (&form.tune, form.due) {
             (None, _) if form.edits.iter().all(|edit| edit.at.op().is_some()) => form.key(),
             (Some(_), Some(due)) if is_a_number => format!("{} {due}", form.mistake.id),
-            (Some(_), Some(due)) => format!("{} {due}", form.key()),
+            (Some(tune), _) if !is_a_number => format!("{} {}", form.key(), tune.right),
             _ => continue,
         };
+        let key = of_one.map_or_else(|| key.clone(), |buffer| format!("{key} of {buffer}"));
         match groups.iter_mut().find(|(known, ..)| *known == key) {
             Some((_, known, count)) => {
                 if is_a_number {

@@ -49,8 +49,10 @@ fn of_root(context: &Context<'_>, op: usize) -> Vec<Form> {
     let record = context.op(add);
     forms.extend(of_eps(record, add, place, eps));
     let Some(mean) = context.tensor(add, 0) else { return forms };
-    let outside = computed(&[mean], move |x| Some(x[0].mapv(|x| 1.0 / (x.sqrt() + eps))));
-    forms.push(Form::one(&NORM_EPS_OUTSIDE, vec![], op, outside));
+    let view = mean.clone();
+    let outside = move |eps: f64| computed(&[&view], move |x| Some(x[0].mapv(|x| 1.0 / (x.sqrt() + eps))));
+    forms.push(Form::one(&NORM_EPS_OUTSIDE, vec![], op, outside(eps)));
+    forms.push(Form::any(&NORM_EPS_OUTSIDE, "eps", eps, At::Op(op), outside).beginning_at(OUTSIDE_MATTERS));
     let ones = computed(&[mean], |x| Some(ArrayD::ones(x[0].raw_dim())));
     forms.push(Form::one(&NORM_OMITTED, vec![("kind", json!("gain-only"))], op, ones));
     let Some(at) = context.maker(add, mean).filter(|&at| context.base(at) == "mean") else { return forms };
@@ -154,7 +156,10 @@ fn of_kernel(context: &Context<'_>, op: usize, place: usize) -> Vec<Form> {
     };
     let columns = x.shape.last().copied().unwrap_or(1) as f64;
     let one = |mistake: &'static Mistake, params: Params, root: Root| Form::one(mistake, params, op, rooted(root));
-    forms.push(one(&NORM_EPS_OUTSIDE, vec![], Box::new(move |x| Some(mean(x)?.mapv(|x| x.sqrt() + eps)))));
+    let (owned, other) = (rooted.clone(), rooted.clone());
+    let outside = move |eps: f64| owned(Box::new(move |x| Some(mean(x)?.mapv(|x| x.sqrt() + eps))));
+    forms.push(Form::one(&NORM_EPS_OUTSIDE, vec![], op, outside(eps)));
+    forms.push(Form::any(&NORM_EPS_OUTSIDE, "eps", eps, At::Op(op), outside).beginning_at(OUTSIDE_MATTERS));
     forms.push(one(&NORM_SUM, vec![], Box::new(move |x| Some(mean(x)?.mapv(|x| (columns * x + eps).sqrt())))));
     forms.push(one(
         &NORM_AXIS,
@@ -169,7 +174,6 @@ fn of_kernel(context: &Context<'_>, op: usize, place: usize) -> Vec<Form> {
         weighed(over(&of, &root)?, x)
     });
     forms.push(Form::one(&NORM_AXIS, vec![("kind", json!("over-positions"))], op, over_positions));
-    let other = rooted.clone();
     let of_width =
         move |width: f64| other(Box::new(move |x| Some(mean(x)?.mapv(|x| (x * columns / width + eps).sqrt()))));
     forms.push(Form::any(&NORM_WIDTH, "width", columns, At::Op(op), of_width).whole());
@@ -217,6 +221,9 @@ fn of_kernel(context: &Context<'_>, op: usize, place: usize) -> Vec<Form> {
     forms.push(Form::one(&NORM_OMITTED, vec![("kind", json!("twice"))], op, twice));
     forms
 }
+
+/// An epsilon outside of the root that matters to rows of any size.
+const OUTSIDE_MATTERS: f64 = 1e-2;
 
 /// Epsilon of a kernel that is not told one.
 const DEFAULT_EPS: f64 = 1e-5;

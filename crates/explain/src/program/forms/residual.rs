@@ -4,6 +4,7 @@ use firstdiff_program::{At, View};
 use firstdiff_trace::Site;
 use serde_json::json;
 
+use super::taps::{BEFORE, reading_kin};
 use super::{Form, both, computed, kept};
 use crate::mistakes::residual::{RESIDUAL_OMITTED, RESIDUAL_SCALE, RESIDUAL_SOURCE};
 use crate::program::context::Context;
@@ -46,6 +47,17 @@ fn of_sum(context: &Context<'_>, op: usize) -> Vec<Form> {
             Form::one(&RESIDUAL_SOURCE, source("2*stream"), op, weighed(2.0, 0.0)),
             Form::one(&RESIDUAL_SOURCE, source("2*branch"), op, weighed(0.0, 2.0)),
         ]);
+    }
+    // What came into the layer is added, in place of the sum before this one.
+    let before = context.origin(op, stream).filter(|&at| context.base(at) == "add" && is_stream(context, at));
+    let input = before.and_then(|at| {
+        let terms = context.tensors(at).into_iter().filter(|(_, view)| view.shape == stream.shape);
+        terms.map(|(_, view)| view).min_by_key(|view| context.maker(at, view))
+    });
+    if let Some(input) = input.filter(|_| is_stream(context, op) && !is_of_three) {
+        let change = computed(&[input, branch], |x| both(&x[0], &x[1], |x, y| x + y));
+        let form = Form::one(&RESIDUAL_SOURCE, source(BEFORE), op, change);
+        forms.push(Form { kin: Some(reading_kin(&RESIDUAL_SOURCE, BEFORE)), ..form });
     }
     let owned = [stream.clone(), branch.clone()];
     let by = move |a: fn(f64) -> f64, b: fn(f64) -> f64| {

@@ -120,8 +120,7 @@ pub(super) fn forms(context: &Context<'_>, op: usize) -> Vec<Form> {
             Some(())
         })
     };
-    let any = Form::any(&ROPE_ATTENTION_FACTOR, "factor", 1.0, At::Op(op), scaled);
-    forms.push(any.due((!is_longer).then_some(1.0)));
+    forms.push(Form::any(&ROPE_ATTENTION_FACTOR, "factor", 1.0, At::Op(op), scaled));
     forms
 }
 

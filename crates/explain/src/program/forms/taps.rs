@@ -31,7 +31,16 @@ pub(super) fn forms(context: &Context<'_>) -> Vec<Form> {
     let taps = context.program.taps();
     let made =
         (0..taps.len()).filter(|&tap| context.has(taps[tap].op) && context.slice.known().all(|known| known != tap));
-    forms.extend(made.flat_map(|tap| [of_heads(context, tap), of_layer(context, tap, ends)].concat()));
+    let made: Vec<usize> = made.collect();
+    forms.extend(made.iter().flat_map(|&tap| of_heads(context, tap)));
+    let layers: Vec<Form> = made.iter().flat_map(|&tap| of_layer(context, tap, ends)).collect();
+    // What is one line of code in a loop over layers is so in all of them.
+    if let [first, _, ..] = &layers[..] {
+        let alike = layers.iter().filter(|form| form.key() == first.key());
+        let edits = alike.flat_map(|form| form.edits.clone()).collect();
+        forms.push(Form::new(first.mistake, first.params.clone(), edits));
+    }
+    forms.extend(layers);
     forms.extend(of_result(context));
     forms.extend(of_unscaled(context));
     forms
@@ -135,14 +144,33 @@ fn of_others(context: &Context<'_>, tap: usize, ends: Ends) -> Vec<Form> {
             Some(vec![floats(ArrayD::from_shape_vec(shape.clone(), values).ok()?)?])
         };
         let change = Change::Values(Vec::new(), Arc::new(instead));
-        forms.push(Form::read(mistake, params, tap, change));
+        let form = Form::read(mistake, params, tap, change);
+        let kin = layer.filter(|_| !form.params.is_empty()).and_then(|layer| beside_layer(place(other), layer));
+        forms.push(Form { kin: kin.map(|words| reading_kin(mistake, words)), ..form });
     }
     forms
 }
 
+/// What a tap is called in a layer: one of its own, or what came into it.
+pub(super) fn beside_layer(tap: Tap, layer: u32) -> Option<&'static str> {
+    match tap.layer {
+        Some(at) if at == layer => Some(tap.last_site().name()),
+        None if layer == 0 && tap.site == Site::H0 => Some(BEFORE),
+        Some(at) if at + 1 == layer && tap.site == Site::H => Some(BEFORE),
+        _ => None,
+    }
+}
+
+pub(super) const BEFORE: &str = "h of the layer before";
+
+/// What tells reading one tensor for another from other mistakes, in whichever layer.
+pub(super) fn reading_kin(mistake: &Mistake, words: &str) -> String {
+    format!("{} {words}", mistake.id)
+}
+
 /// What was recorded in the target's step before it, with what it is called: in its layer, in the one before, outside of layers, and in the
 /// last layer before what it reads, as of an encoder; zeros could be anything.
-pub(crate) fn recorded_before(context: &Context<'_>) -> Vec<(String, ArrayD<f64>)> {
+pub(crate) fn recorded_before(context: &Context<'_>) -> Vec<(Tap, ArrayD<f64>)> {
     let (taps, target) = (context.program.taps(), context.slice.target());
     let name = |tap: usize| context.held.place(tap).tap;
     let last_layer = |read: usize| (0..=read).rev().map(name).find(|tap| tap.layer.is_some());
@@ -156,7 +184,7 @@ pub(crate) fn recorded_before(context: &Context<'_>) -> Vec<(String, ArrayD<f64>
     };
     let value = |tap: usize| {
         let values = context.held.readable(tap).map(array)?;
-        values.iter().any(|x| *x != 0.0).then(|| (name(tap).to_string(), values))
+        values.iter().any(|x| *x != 0.0).then(|| (name(tap), values))
     };
     (0..taps.len()).filter(is_near).filter_map(value).collect()
 }
