@@ -13,6 +13,7 @@ mod few_numbers;
 mod files;
 mod hidden;
 mod inspect;
+mod llama_cpp;
 mod names;
 mod parts;
 mod positions;

@@ -148,7 +148,6 @@ pub(crate) static NUMBER_DIFFERS: Mistake = Mistake {
     what: "a number of an operation is another one",
     fix: "take the reference's own number",
     params: &[Param::free("value"), OPERATION, Param::other("name", "what the operation calls it")],
-    stands_behind: StandsBehind::All,
     ..RECORDED
 };
 pub(crate) static OPERATION_DIFFERS: Mistake = Mistake {

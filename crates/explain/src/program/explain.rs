@@ -222,12 +222,18 @@ impl Known {
     }
 }
 
+/// What they leave is the same where its logarithm is as near.
+const SAME_SIZE: f64 = 1e-3;
+/// So many of the nearest are tried beside all others.
+const WITH_ALL: usize = 4;
+/// Of one mistake in one operation so many forms are tried beside others.
+const MOST_OF_ONE: usize = 2;
 /// Of so many forms that gave the numbers of taps before, each two are tried together.
 const MOST_TOGETHER: usize = 6;
 /// Pairs are made of so many forms that each take something of the error away.
 const PAIRED: usize = 24;
 /// A number is looked for beside so many of them.
-const TUNED_WITH: usize = 6;
+const TUNED_WITH: usize = 8;
 
 pub(super) struct Search<'a> {
     pub(super) recording: Recording<'a>,
@@ -392,6 +398,7 @@ impl<'a> Search<'a> {
             let residual = self.attempt(&target, form, &mut found);
             measured.extend(residual.map(|residual| (residual, form)));
         }
+        let mut tuned: Vec<(f64, &Form)> = Vec::new();
         // What another number gives as well stands before some causes.
         let gives_way = |found: &Reproduced| found.form.mistake.stands_behind != StandsBehind::None;
         if found.reproduced.iter().all(gives_way) && is_new && !self.effort.quick {
@@ -401,7 +408,7 @@ impl<'a> Search<'a> {
                 if self.is_late(&target) {
                     found.untried.insert(form.mistake.id);
                 } else if let Some(best) = self.tuned(&target, form, &[]) {
-                    self.attempt(&target, &best, &mut found);
+                    tuned.extend(self.attempt(&target, &best, &mut found).map(|residual| (residual, form)));
                 }
             }
         }
@@ -413,11 +420,22 @@ impl<'a> Search<'a> {
         // Another form of it, or another number, may be the mistake.
         found.tried.retain(|id, _| !found.untried.contains(id));
         if found.reproduced.is_empty() && is_new && self.effort.faults > 1 {
-            measured.retain(|(residual, _)| *residual < NEARER * target.base);
-            measured.sort_by(|a, b| a.0.total_cmp(&b.0));
-            measured.truncate(PAIRED);
-            self.pairs(&target, &measured, &mut found);
-            let tunable: Vec<&Form> = all.iter().filter(|form| form.tune.is_some()).collect();
+            let measured = nearest_of_each(measured, NEARER * target.base);
+            let nearest = &measured[..measured.len().min(PAIRED)];
+            self.pairs(&target, nearest, &mut found);
+            // Beside what is most of the error another mistake takes nothing of it away.
+            for (_, first) in nearest.iter().take(WITH_ALL) {
+                for second in all.iter().filter(|form| form.tune.is_none()) {
+                    if !self.is_late(&target) && found.reproduced.is_empty() {
+                        self.pair(&target, first, second, &mut found);
+                    }
+                }
+            }
+            tuned.sort_by(|a, b| a.0.total_cmp(&b.0));
+            let nearest: Vec<&Form> = tuned.into_iter().map(|(_, form)| form).collect();
+            let is_far = |form: &&Form| !nearest.iter().any(|near| std::ptr::eq(*near, *form));
+            let others = all.iter().filter(|form| form.tune.is_some()).filter(is_far);
+            let tunable: Vec<&Form> = nearest.iter().copied().chain(others).collect();
             self.tuned_pairs(&target, &measured, &tunable, &mut found);
         }
         Some(found)
@@ -576,8 +594,9 @@ impl<'a> Search<'a> {
         tunable: &[&Form],
         found: &mut Explained,
     ) {
-        for (_, first) in measured.iter().take(TUNED_WITH) {
-            for form in tunable {
+        // Those that come nearest by themselves first, of both.
+        for form in tunable {
+            for (_, first) in measured.iter().take(TUNED_WITH) {
                 if self.is_late(target) || !found.reproduced.is_empty() {
                     return;
                 }
@@ -698,6 +717,21 @@ impl<'a> Search<'a> {
         let plain = (1..=6).map(|digits| rounded_to(best, digits)).find(|&value| at(value) <= enough);
         Some(form.tuned(plain.unwrap_or(best)))
     }
+}
+
+/// Of forms with what they leave those that leave less than `most`, the nearest first, and so many of one mistake in one operation.
+fn nearest_of_each(mut measured: Vec<(f64, &Form)>, most: f64) -> Vec<(f64, &Form)> {
+    measured.retain(|(residual, _)| *residual < most);
+    // Of those that leave the same the one that is listed first.
+    let size = |residual: f64| (residual / most).ln() / SAME_SIZE;
+    measured.sort_by(|a, b| size(a.0).round().total_cmp(&size(b.0).round()));
+    let mut counts: HashMap<(&str, usize), usize> = HashMap::new();
+    measured.retain(|(_, form)| {
+        let count = counts.entry((form.mistake.id, form.class)).or_default();
+        *count += 1;
+        *count <= MOST_OF_ONE
+    });
+    measured
 }
 
 /// The share of values that are hidden, or infinite, in one and not in the other.

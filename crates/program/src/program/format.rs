@@ -57,6 +57,8 @@
 //!   numbers, `op_params`. `s` names the node.
 //! - **Axes** are slowest first, the reverse of ggml's, and leading axes of extent 1 are omitted; `axis` of CONCAT counts from the end. PAD, ROLL and the
 //!   sections of ROPE keep ggml's numbers, 0 for the fastest axis.
+//! - **Read**, an operation that is exactly a few of aten's becomes those (`lower`): a matrix product `linear`, a softmax the scale, the mask and `softmax`, a
+//!   rotation its tables and products. The rest keeps its name.
 //! - **Weights** have GGUF's names. A quantised one is f32, contiguous in elements: the reader dequantises.
 //! - **Caches and states** are buffers that all steps share; an empty one begins with `zeros`. SET_ROWS is written in place (`w`), CPY writes where its
 //!   output's view is.
