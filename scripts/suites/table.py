@@ -90,6 +90,8 @@ SUITES = [
     Suite("blocks", "weights: every block type bit for bit", "suites/test_quants.py"),
     # The tests' build does: its explain is optimised, and a release build of xtask takes longer to link than it saves.
     Suite("zoo", "explain: planted mistakes, a sample of the zoo; a wrong cause fails", "cargo xtask zoo", "--check", "--every 101", "--every 17"),
+    Suite("three-ways", "explain: the same answer by the plan, by PyTorch's program and by llama.cpp's", "suites/test_three_ways.py", COMMAND,
+          "--every 60 --pairs 1 --triples 0 --free 2 --models qwen2 --seconds 5", "--every 12"),
     Suite("recorders", "recorders: C, C++ and Python, against the golden dumps", "suites/test_recorders.py", needs="cc"),
     Suite("pairs", "engines: pairs on one model, a mistake planted in each (whole: candle too, where crates.io can be reached)", "suites/test_pairs.py", "",
           "--without-candle", needs="cc"),

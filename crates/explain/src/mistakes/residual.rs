@@ -4,7 +4,7 @@ use firstdiff_trace::Site;
 use ndarray::Zip;
 use serde_json::json;
 
-use super::catalogue::{BeginsLater, Mistake};
+use super::catalogue::{BeginsLater, Mistake, StandsBehind};
 use super::param::Param;
 use super::{List, Out, StepContext};
 
@@ -54,6 +54,7 @@ pub(crate) static RESIDUAL_SCALE: Mistake = Mistake {
     params: &[Param::free("factor"), Param::free("stream_factor"), Param::free("sum_factor")],
     is_a_factor: true,
     shows_one_number_a_row: true,
+    stands_behind: StandsBehind::Plain,
     ..RESIDUAL
 };
 pub(crate) static LAYER_SKIPPED: Mistake = Mistake {

@@ -29,7 +29,7 @@ use crate::replay::padding::blame_unmasked_padding;
 use crate::replay::reason::{Reason, Unfit, UnfitInput};
 use crate::replay::right::{distance, tolerance};
 use crate::replay::{Replay, ReplayError, Replayed, Routing, can_be_read, leave_hidden_rows};
-use crate::tolerance::replay::{BESIDE_ONE, CHOICE_ROOM, INPUT_ROOM};
+use crate::tolerance::replay::{BESIDE_ONE, CHOICE_ROOM, INPUT_ROOM, TABLE_SHARE};
 
 /// Judges every tap that the candidate recorded. `progress` is told how many of how many taps are done.
 ///
@@ -296,7 +296,13 @@ fn replayed(
                 // Where the program rounds to 16 bits itself, another right run has the next number of its type.
                 let is_half = is_of_16_bits(record);
                 let of_edges = if coarse && is_half { own_unit(candidate.profile).powi(2) } else { 0.0 };
-                let stored = lost(candidate.profile, candidate.dtype(place)) + of_inputs + of_edges;
+                // So do tables of cosines and sines, which are in f32 where the program makes them.
+                let of_tables = if coarse && multiplies_by_tables(program, &slice) {
+                    TABLE_SHARE * own_unit(candidate.profile).powi(2)
+                } else {
+                    0.0
+                };
+                let stored = lost(candidate.profile, candidate.dtype(place)) + of_inputs + of_edges + of_tables;
                 let spread = spread.map_or(0.0, |moved| distance(site, &due.right, moved));
                 let rounding = due.narrow.as_ref().filter(|_| !is_span);
                 let rounding = rounding.map(|narrow| distance(site, narrow, &due.right));
@@ -396,6 +402,18 @@ fn replayed(
     taken_back::leave_out(recording, candidate, held, &mut replays)?;
     blame_unmasked_padding(candidate.padding, &mut replays.replay.taps);
     Ok(replays)
+}
+
+/// Whether a slice multiplies activations by a table that depends on none, as a rotation does.
+fn multiplies_by_tables(program: &Program, slice: &Slice<'_>) -> bool {
+    let is_table = |view: &View| {
+        let is_of_positions = !program.is_activation(view.buffer) && !program.weights().contains_key(&view.buffer);
+        is_of_positions && view.elements() > 1 && view.dtype.kind() == Kind::Float
+    };
+    slice.ops().map(|op| &program.ops()[op]).filter(|op| op.base() == "mul").any(|op| {
+        let reads = || op.operands.iter().flat_map(Operand::views);
+        reads().any(is_table) && reads().any(|view| program.is_activation(view.buffer))
+    })
 }
 
 /// Rows of a table of 16 bits that the candidate holds with more digits: rounded, where they are the table's then.

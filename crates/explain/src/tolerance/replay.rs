@@ -58,3 +58,5 @@ pub(crate) const PLAINLY_OFF: f64 = 1e-2;
 pub(crate) const BESIDE_ONE: f64 = 4e-7;
 /// Rows that were sorted by their expert, and are wrong, stand in the order that leaves no more than this share of what is off as they are stored.
 pub(crate) const ORDER_LEAVES: f64 = 0.5;
+/// What rounding a table's numbers to 16 bits costs at the most, in squares of the unit: an error is even up to half of it.
+pub(crate) const TABLE_SHARE: f64 = 1.0 / 3.0;

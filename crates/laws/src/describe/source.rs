@@ -93,8 +93,10 @@ fn described(from: &[Option<usize>], n: usize, axis: Axis, on_parts: bool) -> So
         }
     }
     let listed = || {
-        let these = from.iter().take(16).map(|from| from.map_or_else(|| "?".into(), |from| from.to_string()));
-        format!("{name}s {}{}", these.collect::<Vec<_>>().join(", "), if count > 16 { ", .." } else { "" })
+        // Of a part those that are of it, one for each.
+        let these = from.iter().filter(|from| on_parts || from.is_some());
+        let words = these.map(|from| from.map_or_else(|| "?".into(), |from| from.to_string())).collect::<Vec<_>>();
+        format!("{name}s {}{}", words[..words.len().min(16)].join(", "), if words.len() > 16 { ", .." } else { "" })
     };
     offer(&listed, 20.0 + known as f64 * choice(n), &|i| from[i].unwrap_or(i));
     best.into_inner().unwrap_or(Source {

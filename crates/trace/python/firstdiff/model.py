@@ -136,7 +136,8 @@ class Watching:
             print(f"firstdiff: memory was written by kernels that PyTorch's dispatcher did not see; nothing behind them can be computed: {', '.join(unseen)}",
                   file=sys.stderr)
         if randoms := program.randoms:
-            print(f"firstdiff: random numbers were drawn ({', '.join(randoms)}): call model.eval() first", file=sys.stderr)
+            advice = "call model.eval() first" if self.model.training else "the model is in eval mode: where they are used, each run is another"
+            print(f"firstdiff: random numbers were drawn ({', '.join(randoms)}): {advice}", file=sys.stderr)
 
     # -- hooks --
 

@@ -147,6 +147,11 @@ fn of_size(context: &Context<'_>, op: usize) -> Vec<Form> {
     let Some(out) = context.out(op) else { return Vec::new() };
     let (table, ids) = (context.tensor(op, 0).cloned(), context.tensor(op, 1).cloned());
     let Some((table, ids)) = table.zip(ids) else { return Vec::new() };
+    // Where the reference has a factor it is another one of that operation.
+    let is_factor = |&at: &usize| context.base(at) == "mul" && context.number(at).is_some();
+    if context.program.readers(op).iter().any(is_factor) {
+        return Vec::new();
+    }
     let times = move |factor: f64| {
         computed(&[&table, &ids], move |x| {
             Some(picked(&x[0], &x[1], x[1].iter().map(|&id| id as i64))?.mapv(|x| factor * x))
