@@ -149,7 +149,8 @@ fn digits(form: &Form) -> i32 {
     };
     let times = |value: f64| form.due.filter(|due| *due != 0.0).map_or(value, |due| value / due);
     let numbers = form.params.iter().filter_map(|(_, value)| value.as_f64());
-    numbers.map(|value| of(value).min(of(times(value)))).max().unwrap_or(0)
+    // A plain number by itself is less plain than a plain multiple.
+    numbers.map(|value| (of(value) + 1).min(of(times(value)))).max().unwrap_or(0)
 }
 
 /// What is said of a cause that others stand before, and of one whose number was fitted.
