@@ -36,7 +36,7 @@ use crate::replay::{ReplayError, Replayed};
 use crate::search::budget::Budget;
 use crate::tolerance::search::{
     CAUSE_LEAVES, CAUSE_LEAVES_ROUNDED, EQUAL_BITS, F32_LEAVES, FINEST, NEARER, NEARLY_LEAVES, ROUNDING_ROOM,
-    SAME_RESIDUAL, TUNED_TO_ROUNDING, UNLISTED_SHARE,
+    SAME_RESIDUAL, SAME_SIZE, TUNED_TO_ROUNDING, UNLISTED_SHARE,
 };
 
 /// Replays a candidate, and looks for what is done otherwise where it goes wrong.
@@ -222,8 +222,6 @@ impl Known {
     }
 }
 
-/// What they leave is the same where its logarithm is as near.
-const SAME_SIZE: f64 = 1e-3;
 /// So many of the nearest are tried beside all others.
 const WITH_ALL: usize = 4;
 /// Of one mistake in one operation so many forms are tried beside others.

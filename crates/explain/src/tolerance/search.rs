@@ -22,6 +22,10 @@ pub(crate) const AS_NEAR: f64 = 100.0;
 pub(crate) const FINEST: f64 = 1e-9;
 /// An epsilon that shows in the numbers of a norm: another one is looked for from there on.
 pub(crate) const EPS_MATTERS: f64 = 1e-4;
+/// An epsilon outside of the root that matters to rows of any size.
+pub(crate) const OUTSIDE_MATTERS: f64 = 1e-2;
+/// Two forms leave the same where the logarithms of it are as near.
+pub(crate) const SAME_SIZE: f64 = 1e-3;
 /// Frequencies that follow one base do so within this share of themselves.
 pub(crate) const SAME_STEP: f64 = 1e-4;
 /// As much as this many times our own rounding is as good as nothing.

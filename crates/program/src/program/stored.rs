@@ -25,7 +25,7 @@ pub(crate) fn none() -> Tensor<'static> {
 /// Reads the values of the buffers in `program.given` that have none yet.
 pub(crate) fn read(folder: &Path, program: &Program) -> Result<HashMap<usize, Tensor<'static>>, ProgramError> {
     let mut out = HashMap::new();
-    let unread = program.given.iter().filter(|(_, tensor)| tensor.len() == 0).map(|(&buffer, _)| buffer);
+    let unread = program.given.iter().filter(|(_, tensor)| tensor.is_empty()).map(|(&buffer, _)| buffer);
     let mut buffers: Vec<usize> = unread.collect();
     if buffers.is_empty() {
         return Ok(out);

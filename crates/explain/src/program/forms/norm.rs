@@ -15,7 +15,7 @@ use crate::mistakes::recorded::NORM_NOT_CENTERED;
 use crate::mistakes::stored::STORAGE_TYPE;
 use crate::mistakes::{Mistake, Params};
 use crate::program::context::Context;
-use crate::tolerance::search::EPS_MATTERS;
+use crate::tolerance::search::{EPS_MATTERS, OUTSIDE_MATTERS};
 
 pub(super) fn forms(context: &Context<'_>, op: usize) -> Vec<Form> {
     match context.base(op) {
@@ -221,9 +221,6 @@ fn of_kernel(context: &Context<'_>, op: usize, place: usize) -> Vec<Form> {
     forms.push(Form::one(&NORM_OMITTED, vec![("kind", json!("twice"))], op, twice));
     forms
 }
-
-/// An epsilon outside of the root that matters to rows of any size.
-const OUTSIDE_MATTERS: f64 = 1e-2;
 
 /// Epsilon of a kernel that is not told one.
 const DEFAULT_EPS: f64 = 1e-5;
