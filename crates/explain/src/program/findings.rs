@@ -276,11 +276,18 @@ fn proved(recording: &Recording<'_>, held: &Held, of_it: &[&Explained], key: &st
         let is_named = other.form.mistake == &NUMBER_DIFFERS && other.form.class == one.form.class;
         // One operation alone has another number than two have together, which come first.
         let is_one_of_two = other.is_fitted() && alternatives.iter().any(|known| known.id == other.form.mistake.id);
-        if is_named || is_one_of_two || is_elsewhere && other.is_fitted() {
+        let shows = is_elsewhere && !other.is_fitted() && !other.form.mistake.is_unlisted;
+        let places: BTreeSet<&str> = match shows {
+            true => {
+                let found = |e: &&Explained| Some((e.tap, e.base, alone(e).find(|r| r.key() == other.key())?.clone()));
+                let all: Vec<(usize, f64, Reproduced)> = of_it.iter().filter_map(found).collect();
+                taps_of(recording, held, &other.form, &all).iter().map(|tap| tap.last_site().name()).collect()
+            }
+            false => BTreeSet::new(),
+        };
+        if is_named || is_one_of_two || is_elsewhere && places.is_empty() {
             continue;
         }
-        let places = || taps_of(recording, held, &other.form, &all).iter().map(|tap| tap.last_site().name()).collect();
-        let places: BTreeSet<&str> = if is_elsewhere { places() } else { BTreeSet::new() };
         let name = format!("{} {places:?}", other.form.key());
         if !named.contains(&name) && !is_one_too_many {
             named.push(name);

@@ -8,8 +8,9 @@ use half::{bf16, f16};
 use ndarray::{Array2, ArrayD, Axis, Ix2};
 use serde_json::{Value, json};
 
-use super::taps::{beside_layer, reading_kin, recorded_before};
+use super::taps::{BEFORE, reading_kin, recorded_before};
 use super::{Form, computed, plus, with, with_all};
+use crate::laws::called_from;
 use crate::mistakes::feed_forward::GATE_UP_SWAPPED;
 use crate::mistakes::head::{HEAD_TIED, HEAD_UNTIED};
 use crate::mistakes::linear::{
@@ -96,7 +97,7 @@ fn of_input(context: &Context<'_>, product: &Product<'_>, op: usize) -> Vec<Form
         return Vec::new();
     }
     let (shape, out) = (x.shape.clone(), out.shape.clone());
-    let layer = context.held.place(context.slice.target()).tap.layer;
+    let target = context.held.place(context.slice.target()).tap;
     let form = |(tap, read): (Tap, ArrayD<f64>)| {
         let read = read.into_shape_with_order(shape.as_slice()).ok()?;
         let out = out.clone();
@@ -104,8 +105,8 @@ fn of_input(context: &Context<'_>, product: &Product<'_>, op: usize) -> Vec<Form
             with_bias(product_of(&read, &matrix(&x[1]))?, x)?.into_shape_with_order(out.as_slice()).ok()
         });
         let form = Form::one(&LINEAR_INPUT, vec![("reads", json!(tap.to_string()))], op, change);
-        let words = layer.and_then(|layer| beside_layer(tap, layer));
-        Some(Form { kin: words.map(|words| reading_kin(&LINEAR_INPUT, words)), ..form })
+        let kin = called_from(target, tap, None).map(|words| reading_kin(&LINEAR_INPUT, &words));
+        Some(Form { kin, ..form })
     };
     let recorded = recorded_before(context).into_iter().filter_map(form);
     recorded.chain(of_inputs_on_the_way(context, product, op)).collect()
@@ -116,14 +117,15 @@ fn of_inputs_on_the_way(context: &Context<'_>, product: &Product<'_>, op: usize)
     let (taps, (place, x)) = (context.program.taps(), product.x);
     let tap_of = |tap: usize| context.held.place(tap).tap;
     let behind = taps.iter().enumerate().filter(|(_, tap)| tap.op >= op).min_by_key(|(_, tap)| tap.op);
-    let Some(layer) = behind.and_then(|(tap, _)| tap_of(tap).layer) else { return Vec::new() };
+    let Some(behind) = behind.map(|(tap, _)| tap_of(tap)).filter(|tap| tap.layer.is_some()) else { return Vec::new() };
     let form = |(tap, found): (usize, &ProgramTap)| {
-        let words = beside_layer(tap_of(tap), layer)?;
+        let words = called_from(behind, tap_of(tap), None)?;
         let shown = found.view.reshaped(&x.shape).filter(|view| view.buffer != x.buffer)?;
         let change = with(product.record, place, Operand::View(shown));
-        let is_before = context.has(found.op) && found.op < op;
+        let is_near = tap_of(tap).layer == behind.layer || words == BEFORE;
+        let is_before = is_near && context.has(found.op) && found.op < op;
         let form = Form::one(&LINEAR_INPUT, vec![("reads", json!(words))], op, change);
-        is_before.then(|| Form { kin: Some(reading_kin(&LINEAR_INPUT, words)), ..form })
+        is_before.then(|| Form { kin: Some(reading_kin(&LINEAR_INPUT, &words)), ..form })
     };
     taps.iter().enumerate().filter_map(form).collect()
 }

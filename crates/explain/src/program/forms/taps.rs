@@ -9,6 +9,7 @@ use serde_json::json;
 
 use super::scale::is_of_products;
 use super::{Form, computed, function, kept, softmax};
+use crate::laws::called_from;
 use crate::mistakes::Mistake;
 use crate::mistakes::attention::SOFTMAX_BASE;
 use crate::mistakes::embedding::TOKENS_DIFFER;
@@ -145,22 +146,13 @@ fn of_others(context: &Context<'_>, tap: usize, ends: Ends) -> Vec<Form> {
         };
         let change = Change::Values(Vec::new(), Arc::new(instead));
         let form = Form::read(mistake, params, tap, change);
-        let kin = layer.filter(|_| !form.params.is_empty()).and_then(|layer| beside_layer(place(other), layer));
-        forms.push(Form { kin: kin.map(|words| reading_kin(mistake, words)), ..form });
+        let words = called_from(place(target), place(other), None).filter(|_| !form.params.is_empty());
+        forms.push(Form { kin: words.map(|words| reading_kin(mistake, &words)), ..form });
     }
     forms
 }
 
-/// What a tap is called in a layer: one of its own, or what came into it.
-pub(super) fn beside_layer(tap: Tap, layer: u32) -> Option<&'static str> {
-    match tap.layer {
-        Some(at) if at == layer => Some(tap.last_site().name()),
-        None if layer == 0 && tap.site == Site::H0 => Some(BEFORE),
-        Some(at) if at + 1 == layer && tap.site == Site::H => Some(BEFORE),
-        _ => None,
-    }
-}
-
+/// What came into a layer, as [`called_from`] says it.
 pub(super) const BEFORE: &str = "h of the layer before";
 
 /// What tells reading one tensor for another from other mistakes, in whichever layer.
