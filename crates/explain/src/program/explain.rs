@@ -252,6 +252,9 @@ pub(super) struct Search<'a> {
     is_second_look: bool,
 }
 
+/// A form, and what it leaves.
+type Left<'f> = (f64, &'f Form);
+
 /// A wrong tap in the search.
 struct Target<'t> {
     slice: &'t Slice<'t>,
@@ -347,47 +350,11 @@ impl<'a> Search<'a> {
         if slice.known().any(is_copy) {
             return Some(found);
         }
-        // What gave another tap's numbers is tried first: one mistake is made in many layers.
-        let again = |form: &&Form| known.has(&form.key());
-        let tuned: Vec<Form> = all.iter().flat_map(|form| known.numbers(form)).collect();
-        let known_forms: Vec<&Form> =
-            all.iter().filter(|form| form.tune.is_none()).filter(again).chain(&tuned).collect();
-        for form in &known_forms {
-            self.attempt(&target, form, &mut found);
-        }
-        let is_open = found.reproduced.is_empty();
-        // What only two together give in one step, they give in another.
-        for [first, second] in known.pairs.iter().filter(|_| is_open) {
-            for one in known_forms.iter().filter(|form| form.key() == *first) {
-                for other in known_forms.iter().filter(|form| form.key() == *second) {
-                    self.pair(&target, one, other, &mut found);
-                }
-            }
-        }
-        // What was found at two taps may be made on the way to one behind.
-        if is_open && found.reproduced.is_empty() && !replayed.through.is_empty() && known_forms.len() <= MOST_TOGETHER
-        {
-            for (at, first) in known_forms.iter().enumerate() {
-                for second in &known_forms[at + 1..] {
-                    self.pair(&target, first, second, &mut found);
-                }
-            }
-        }
-        let not_listed = |search: &Search<'_>| {
-            let context = Context::new(program, held, &slice, &search.exact, Arc::new(target.own.clone()));
-            edits(&context).into_iter().filter(|edit| search.effort.tries(edit.form.mistake)).collect::<Vec<Priced>>()
-        };
-        let mut unlisted: Option<Vec<Priced>> = None;
-        if found.reproduced.is_empty() && !known.kin.is_empty() && !self.effort.quick {
-            let all = unlisted.insert(not_listed(self));
-            for Priced { form, .. } in all.iter().filter(|edit| known.kin.contains(&kin(&edit.form))) {
-                self.attempt(&target, form, &mut found);
-            }
-        }
+        let unlisted = self.found_before(&target, &known, &all, !replayed.through.is_empty(), &mut found);
         if !found.reproduced.is_empty() || self.is_second_look {
             return Some(found);
         }
-        let mut measured: Vec<(f64, &Form)> = Vec::new();
+        let mut measured: Vec<Left<'_>> = Vec::new();
         for form in all.iter().filter(|form| form.tune.is_none()) {
             if self.is_late(&target) {
                 found.untried.insert(form.mistake.id);
@@ -396,7 +363,7 @@ impl<'a> Search<'a> {
             let residual = self.attempt(&target, form, &mut found);
             measured.extend(residual.map(|residual| (residual, form)));
         }
-        let mut tuned: Vec<(f64, &Form)> = Vec::new();
+        let mut tuned: Vec<Left<'_>> = Vec::new();
         // What another number gives as well stands before some causes.
         let gives_way = |found: &Reproduced| found.form.mistake.stands_behind != StandsBehind::None;
         if found.reproduced.iter().all(gives_way) && is_new && !self.effort.quick {
@@ -412,31 +379,93 @@ impl<'a> Search<'a> {
         }
         // Which cells are hidden a law says in better words.
         if found.reproduced.is_empty() && is_new && !self.effort.quick && hidden == 0.0 {
-            let all = unlisted.unwrap_or_else(|| not_listed(self));
+            let all = unlisted.unwrap_or_else(|| self.not_listed(&target));
             self.unlisted(&target, &all, &mut found);
         }
         // Another form of it, or another number, may be the mistake.
         found.tried.retain(|id, _| !found.untried.contains(id));
         if found.reproduced.is_empty() && is_new && self.effort.faults > 1 {
-            let measured = nearest_of_each(measured, NEARER * target.base);
-            let nearest = &measured[..measured.len().min(PAIRED)];
-            self.pairs(&target, nearest, &mut found);
-            // Beside what is most of the error another mistake takes nothing of it away.
-            for (_, first) in nearest.iter().take(WITH_ALL) {
-                for second in all.iter().filter(|form| form.tune.is_none()) {
-                    if !self.is_late(&target) && found.reproduced.is_empty() {
-                        self.pair(&target, first, second, &mut found);
-                    }
-                }
-            }
-            tuned.sort_by(|a, b| a.0.total_cmp(&b.0));
-            let nearest: Vec<&Form> = tuned.into_iter().map(|(_, form)| form).collect();
-            let is_far = |form: &&Form| !nearest.iter().any(|near| std::ptr::eq(*near, *form));
-            let others = all.iter().filter(|form| form.tune.is_some()).filter(is_far);
-            let tunable: Vec<&Form> = nearest.iter().copied().chain(others).collect();
-            self.tuned_pairs(&target, &measured, &tunable, &mut found);
+            self.two_together(&target, &all, (measured, tuned), &mut found);
         }
         Some(found)
+    }
+
+    /// Tries what gave the numbers of taps before: alone, two together, and what nobody lists where it is as what was found; that list, where it was made.
+    fn found_before(
+        &mut self,
+        target: &Target<'_>,
+        known: &Known,
+        all: &[Form],
+        is_stretch: bool,
+        found: &mut Explained,
+    ) -> Option<Vec<Priced>> {
+        // What gave another tap's numbers is tried first: one mistake is made in many layers.
+        let again = |form: &&Form| known.has(&form.key());
+        let tuned: Vec<Form> = all.iter().flat_map(|form| known.numbers(form)).collect();
+        let known_forms: Vec<&Form> =
+            all.iter().filter(|form| form.tune.is_none()).filter(again).chain(&tuned).collect();
+        for form in &known_forms {
+            self.attempt(target, form, found);
+        }
+        let is_open = found.reproduced.is_empty();
+        // What only two together give in one step, they give in another.
+        for [first, second] in known.pairs.iter().filter(|_| is_open) {
+            for one in known_forms.iter().filter(|form| form.key() == *first) {
+                for other in known_forms.iter().filter(|form| form.key() == *second) {
+                    self.pair(target, one, other, found);
+                }
+            }
+        }
+        // What was found at two taps may be made on the way to one behind.
+        if is_open && found.reproduced.is_empty() && is_stretch && known_forms.len() <= MOST_TOGETHER {
+            for (at, first) in known_forms.iter().enumerate() {
+                for second in &known_forms[at + 1..] {
+                    self.pair(target, first, second, found);
+                }
+            }
+        }
+        let mut unlisted: Option<Vec<Priced>> = None;
+        if found.reproduced.is_empty() && !known.kin.is_empty() && !self.effort.quick {
+            let all = unlisted.insert(self.not_listed(target));
+            for Priced { form, .. } in all.iter().filter(|edit| known.kin.contains(&kin(&edit.form))) {
+                self.attempt(target, form, found);
+            }
+        }
+        unlisted
+    }
+
+    /// What may be done otherwise and nobody lists.
+    fn not_listed(&self, target: &Target<'_>) -> Vec<Priced> {
+        let own = Arc::new(target.own.clone());
+        let context = Context::new(self.recording.program, self.held, target.slice, &self.exact, own);
+        edits(&context).into_iter().filter(|edit| self.effort.tries(edit.form.mistake)).collect()
+    }
+
+    /// Tries two forms together, of those that were tried alone, with what they left.
+    fn two_together(
+        &mut self,
+        target: &Target<'_>,
+        all: &[Form],
+        (measured, mut tuned): (Vec<Left<'_>>, Vec<Left<'_>>),
+        found: &mut Explained,
+    ) {
+        let measured = nearest_of_each(measured, NEARER * target.base);
+        let nearest = &measured[..measured.len().min(PAIRED)];
+        self.pairs(target, nearest, found);
+        // Beside what is most of the error another mistake takes nothing of it away.
+        for (_, first) in nearest.iter().take(WITH_ALL) {
+            for second in all.iter().filter(|form| form.tune.is_none()) {
+                if !self.is_late(target) && found.reproduced.is_empty() {
+                    self.pair(target, first, second, found);
+                }
+            }
+        }
+        tuned.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let nearest: Vec<&Form> = tuned.into_iter().map(|(_, form)| form).collect();
+        let is_far = |form: &&Form| !nearest.iter().any(|near| std::ptr::eq(*near, *form));
+        let others = all.iter().filter(|form| form.tune.is_some()).filter(is_far);
+        let tunable: Vec<&Form> = nearest.iter().copied().chain(others).collect();
+        self.tuned_pairs(target, &measured, &tunable, found);
     }
 
     /// What nobody lists, the cheapest first, up to a few bits behind the first that gives the numbers.
