@@ -1,7 +1,7 @@
 //! Is every operation right, in another arithmetic than the candidate's dump says? Weights that are rounded to 16 bits are imitated, and a run whose values
 //! are all of 16 bits is judged as one. It is said only where nothing at all stays wrong.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use firstdiff_compare::Place;
@@ -105,14 +105,15 @@ pub(super) fn another(
 pub(super) struct HeldProducts<'a> {
     pub(super) program: &'a Program,
     pub(super) held: &'a Held,
+    pub(super) taps: HashMap<Place, usize>,
     pub(super) exact: Bench<'a>,
     pub(super) profile: Profile,
 }
 
 impl HeldProducts<'_> {
     /// What `of` makes of the operation that makes a place's tap, and what the candidate has there, as that operation gives it.
-    fn of<T>(&mut self, place: Place, of: impl Fn(&Context<'_>, usize) -> Option<T>) -> Option<(T, ArrayD<f64>)> {
-        let tap = (0..self.program.taps().len()).find(|&tap| self.held.place(tap) == place)?;
+    fn at<T>(&mut self, place: Place, of: impl Fn(&Context<'_>, usize) -> Option<T>) -> Option<(T, ArrayD<f64>)> {
+        let tap = *self.taps.get(&place)?;
         let slice = Slice::of(self.program, tap, |other| self.held.readable(other).is_some());
         self.exact.load(&slice).ok()?;
         let own = Arc::new(self.held.recorded(tap)?);
@@ -124,11 +125,11 @@ impl HeldProducts<'_> {
 
 impl Products for HeldProducts<'_> {
     fn is_product(&self, place: Place) -> bool {
-        (0..self.program.taps().len()).any(|tap| self.held.place(tap) == place && is_product(self.program, tap))
+        self.taps.get(&place).is_some_and(|&tap| is_product(self.program, tap))
     }
 
     fn product(&mut self, place: Place) -> Result<Option<Product>, ReplayError> {
-        let made = self.of(place, multiplied);
+        let made = self.at(place, multiplied);
         Ok(made.and_then(|((x, w, bias), own)| {
             let bias = bias.map(|bias| bias.iter().copied().collect());
             Product::new(self.profile, own, in_rows(x)?, (w, 0), bias)
@@ -140,7 +141,7 @@ impl Products for HeldProducts<'_> {
             let is_table = context.base(op) == "embedding" && context.is_weight(context.tensor(op, 0)?);
             context.due().filter(|_| is_table)
         };
-        let made = self.of(place, due);
+        let made = self.at(place, due);
         Ok(made.and_then(|(due, own)| Some(([in_rows(own)?, in_rows(due)?], 1.0))))
     }
 }

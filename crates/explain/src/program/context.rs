@@ -133,7 +133,7 @@ impl<'a> Context<'a> {
 
     /// Whether it is a table of floats or truths that depends on no activation, and is no weight: positions, masks.
     pub(crate) fn is_table(&self, view: &View) -> bool {
-        !self.is_activation(view) && !self.is_weight(view) && view.elements() > 1
+        self.program.is_table(view)
     }
 
     /// The values of a table, as `op` reads it.

@@ -99,12 +99,12 @@ impl ProgramReplay {
     ) -> Result<Option<OtherArithmetic>, ReplayError> {
         let program = self.program.as_ref().unwrap_or(recording.program);
         let exact = Bench::new(program, candidate.exact(), recording.weights);
-        let mut products = HeldProducts { program, held: &self.held, exact, profile: candidate.profile };
-        effort
-            .tries(&PRECISION)
-            .then(|| recognised(&mut products, &mut self.replays.replay))
-            .transpose()
-            .map(Option::flatten)
+        let taps = self.replays.taps.iter().map(|&tap| (self.held.place(tap), tap)).collect();
+        let mut products = HeldProducts { program, held: &self.held, taps, exact, profile: candidate.profile };
+        match effort.tries(&PRECISION) {
+            true => recognised(&mut products, &mut self.replays.replay),
+            false => Ok(None),
+        }
     }
 
     /// What it was judged by.
@@ -406,10 +406,7 @@ fn replayed(
 
 /// Whether a slice multiplies activations by a table that depends on none, as a rotation does.
 fn multiplies_by_tables(program: &Program, slice: &Slice<'_>) -> bool {
-    let is_table = |view: &View| {
-        let is_of_positions = !program.is_activation(view.buffer) && !program.weights().contains_key(&view.buffer);
-        is_of_positions && view.elements() > 1 && view.dtype.kind() == Kind::Float
-    };
+    let is_table = |view: &View| program.is_table(view) && view.dtype.kind() == Kind::Float;
     slice.ops().map(|op| &program.ops()[op]).filter(|op| op.base() == "mul").any(|op| {
         let reads = || op.operands.iter().flat_map(Operand::views);
         reads().any(is_table) && reads().any(|view| program.is_activation(view.buffer))

@@ -7,14 +7,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use crate::program::{Operation, ProgramTap, Step};
 use crate::value::dtype::DType;
 use crate::value::operand::{Operand, Scalar};
-use crate::value::tensor::{Tensor, Values};
 use crate::value::view::{View, contiguous_strides};
-
-/// What becomes of a program: its operations, and constants that they read.
-pub(super) struct Lowered {
-    pub(super) ops: Vec<Operation>,
-    pub(super) constants: HashMap<usize, Tensor<'static>>,
-}
 
 /// Lowers all operations of ggml; taps and steps are led to the new numbers.
 pub(super) fn lowered(
@@ -23,20 +16,23 @@ pub(super) fn lowered(
     weights: &BTreeMap<usize, String>,
     steps: &mut [Step],
     taps: &mut [ProgramTap],
-) -> Lowered {
+) -> Vec<Operation> {
     let chains = chains(&ops, weights, steps, taps);
-    let mut lower = Lower { buffers, weights, ops: Vec::with_capacity(ops.len()), constants: HashMap::new() };
+    let mut lower = Lower { buffers, weights, ops: Vec::with_capacity(ops.len()) };
     let mut ends = Vec::with_capacity(ops.len());
     for (number, op) in ops.iter().enumerate() {
         let first = lower.ops.len();
-        let made = match chains.begun.get(&number) {
+        let begun = chains.begun.get(&number);
+        let made = match begun {
             Some(&begin) => lower.emit_chain(&ops[begin..=number]),
             None if chains.absorbed.contains(&number) => Some(()),
             None => lower.emit(op),
         };
         if made.is_none() {
             lower.ops.truncate(first);
-            lower.ops.push(op.clone());
+            let before = begun.map_or(number, |&begin| begin)..number;
+            let alone = before.filter(|at| chains.absorbed.contains(at)).chain([number]);
+            lower.ops.extend(alone.map(|at| ops[at].clone()));
         }
         ends.push(lower.ops.len());
     }
@@ -45,7 +41,7 @@ pub(super) fn lowered(
         step.ops = before(step.ops.start)..before(step.ops.end);
     }
     taps.iter_mut().for_each(|tap| tap.op = ends[tap.op] - 1);
-    Lowered { ops: lower.ops, constants: lower.constants }
+    lower.ops
 }
 
 /// Operations that are one of aten's together: a product and its bias, a norm with its gain and its bias.
@@ -53,7 +49,7 @@ pub(super) fn lowered(
 struct Chains {
     /// The last of each chain, with the first.
     begun: HashMap<usize, usize>,
-    /// Those before the last that nothing else reads.
+    /// Those before the last that nothing else reads, and behind which no tap is read.
     absorbed: HashSet<usize>,
 }
 
@@ -72,11 +68,12 @@ fn chains(ops: &[Operation], weights: &BTreeMap<usize, String>, steps: &[Step], 
         let of_weights = |[matrix, _]: [&View; 2]| matrix.shape.len() == 2 && weights.contains_key(&matrix.buffer);
         op.name == "ggml.MUL_MAT" && two(op).is_some_and(of_weights)
     };
+    let tapped: HashSet<usize> = taps.iter().map(|tap| tap.op).collect();
     let mut chains = Chains::default();
     for (first, op) in ops.iter().enumerate() {
         let next = |by: usize| ops.get(first + by);
         let length = match op.name.as_str() {
-            _ if is_product(op) && is_read_once(op) => {
+            _ if is_product(op) && is_read_once(op) && !tapped.contains(&first) => {
                 usize::from(next(1).is_some_and(|sum| goes_on(op, sum, "ggml.ADD")))
             }
             "ggml.RMS_NORM" | "ggml.NORM" => match (next(1).filter(|gain| goes_on(op, gain, "ggml.MUL")), next(2)) {
@@ -87,7 +84,8 @@ fn chains(ops: &[Operation], weights: &BTreeMap<usize, String>, steps: &[Step], 
         };
         if length > 0 {
             chains.begun.insert(first + length, first);
-            chains.absorbed.extend((first..first + length).filter(|&number| is_read_once(&ops[number])));
+            let is_alone = |number: &usize| is_read_once(&ops[*number]) && !tapped.contains(number);
+            chains.absorbed.extend((first..first + length).filter(is_alone));
         }
     }
     chains
@@ -105,7 +103,6 @@ struct Lower<'a> {
     buffers: &'a mut Vec<View>,
     weights: &'a BTreeMap<usize, String>,
     ops: Vec<Operation>,
-    constants: HashMap<usize, Tensor<'static>>,
 }
 
 impl Lower<'_> {
@@ -114,23 +111,31 @@ impl Lower<'_> {
         let (first, last) = (chain.first()?, chain.last()?);
         let [Some(out)] = &last.outputs[..] else { return None };
         let [bias, x] = [two(last)?[1], first.operands.first()?.views().first().copied()?];
-        let eps = || first.keywords.iter().find(|(name, _)| name == "eps").map(|(_, eps)| eps.clone());
         match (first.name.as_str(), chain) {
             ("ggml.MUL_MAT", _) => {
                 let [matrix, x] = two(first)?;
                 self.push(last, "linear", vec![view(x), view(matrix), view(bias)], out.clone());
+                Some(())
             }
-            ("ggml.RMS_NORM", _) => {
-                self.push(last, "rms_norm", vec![view(x), width(x), view(bias), eps()?], out.clone())
-            }
-            (_, [_, gain, _]) => {
-                let operands = vec![view(x), width(x), view(two(gain)?[1]), view(bias), eps()?];
-                self.push(last, "layer_norm", operands, out.clone());
-            }
-            _ => {
-                let operands = vec![view(x), width(x), view(bias), Operand::None, eps()?];
-                self.push(last, "layer_norm", operands, out.clone());
-            }
+            (_, [_, gain, _]) => self.norm(first, last, x, [view(two(gain)?[1]), view(bias)], out),
+            _ => self.norm(first, last, x, [view(bias), Operand::None], out),
+        }
+    }
+
+    /// Adds the norm that `first` is, with its gain and its bias, as a part of `last`.
+    fn norm(
+        &mut self,
+        first: &Operation,
+        last: &Operation,
+        x: &View,
+        [gain, bias]: [Operand; 2],
+        out: &View,
+    ) -> Option<()> {
+        let (eps, width) = (number(float(first, "eps")?), *x.shape.last().unwrap_or(&1) as i64);
+        let width = Operand::List(vec![Operand::Scalar(Scalar::Int(width))]);
+        match first.name.as_str() {
+            "ggml.RMS_NORM" => self.push(last, "rms_norm", vec![view(x), width, gain, eps], out.clone()),
+            _ => self.push(last, "layer_norm", vec![view(x), width, gain, bias, eps], out.clone()),
         }
         Some(())
     }
@@ -140,8 +145,6 @@ impl Lower<'_> {
         let name = op.name.strip_prefix("ggml.")?;
         let ([Some(out)], true) = (&op.outputs[..], op.written.is_empty()) else { return None };
         let x = op.operands.first()?.views().first().copied()?;
-        let float =
-            |key: &str| op.keywords.iter().find(|(name, _)| name == key).and_then(|(_, number)| as_float(number));
         let last = Operand::Scalar(Scalar::Int(-1));
         let is_alike = x.shape == out.shape;
         match name {
@@ -170,15 +173,16 @@ impl Lower<'_> {
             }
             "GLU.SWIGLU" | "GLU.GEGLU" | "GLU.GEGLU_ERF" | "GLU.REGLU" => return self.gate(op, name, x, out),
             "CONCAT" => {
-                let axis = op.keywords.iter().find(|(name, _)| name == "axis").map(|(_, axis)| axis.clone())?;
-                let counts_back = as_float(&axis).is_some_and(|axis| axis < 0.0);
+                let axis = float(op, "axis").filter(|axis| *axis < 0.0)?;
                 let parts = two(op)?.map(|part| {
                     let lead = out.shape.len().saturating_sub(part.shape.len());
                     let ones = |axes: &[usize]| [&vec![1; lead][..], axes].concat();
                     View { shape: ones(&part.shape), strides: ones(&part.strides), ..part.clone() }
                 });
-                let cat = vec![Operand::List(parts.iter().map(view).collect()), axis];
-                return counts_back.then(|| self.push(op, "cat", cat, out.clone()));
+                let cat =
+                    vec![Operand::List(parts.iter().map(view).collect()), Operand::Scalar(Scalar::Int(axis as i64))];
+                self.push(op, "cat", cat, out.clone());
+                return Some(());
             }
             "SUM_ROWS" | "MEAN" => {
                 let is_row = |(axis, (own, due)): (usize, (&usize, &usize))| {
@@ -190,17 +194,14 @@ impl Lower<'_> {
                 return fits.then(|| self.push(op, name, vec![view(x), Operand::List(vec![last]), kept], out.clone()));
             }
             _ if !is_alike => return None,
-            "SCALE" if float("bias") == Some(0.0) => {
-                self.push(op, "mul.Tensor", vec![view(x), number(float("scale")?)], out.clone());
+            "SCALE" if float(op, "bias") == Some(0.0) => {
+                self.push(op, "mul.Tensor", vec![view(x), number(float(op, "scale")?)], out.clone());
             }
-            "CLAMP" => self.push(op, "clamp", vec![view(x), number(float("min")?), number(float("max")?)], out.clone()),
-            "RMS_NORM" => {
-                self.push(op, "rms_norm", vec![view(x), width(x), Operand::None, number(float("eps")?)], out.clone());
+            "CLAMP" => {
+                let limits = [number(float(op, "min")?), number(float(op, "max")?)];
+                self.push(op, "clamp", [&[view(x)], &limits[..]].concat(), out.clone());
             }
-            "NORM" => {
-                let operands = vec![view(x), width(x), Operand::None, Operand::None, number(float("eps")?)];
-                self.push(op, "layer_norm", operands, out.clone());
-            }
+            "RMS_NORM" | "NORM" => return self.norm(op, op, x, [Operand::None, Operand::None], out),
             "SQR" => self.push(op, "square", vec![view(x)], out.clone()),
             "CONT" | "DUP" => self.push(op, "clone", vec![view(x)], out.clone()),
             _ => self.function(op, name, x, out.clone())?,
@@ -239,15 +240,17 @@ impl Lower<'_> {
             None => {
                 let half = x.shape.last()? / 2;
                 let part = |at: usize| part(x, at * half, half, 1);
-                let is_swapped =
-                    op.keywords.iter().any(|(name, value)| name == "swapped" && as_float(value) != Some(0.0));
-                if is_swapped { [part(1)?, part(0)?] } else { [part(0)?, part(1)?] }
+                if float(op, "swapped").is_some_and(|swapped| swapped != 0.0) {
+                    [part(1)?, part(0)?]
+                } else {
+                    [part(0)?, part(1)?]
+                }
             }
         };
         if act.shape != out.shape || up.shape != out.shape {
             return None;
         }
-        let acted = self.kept(&out.shape);
+        let acted = self.floats(&out.shape);
         let function = match name {
             "GLU.SWIGLU" => "SILU",
             "GLU.GEGLU" => "GELU",
@@ -298,14 +301,12 @@ impl Lower<'_> {
 
     /// Scores are scaled, the mask is added, and each row becomes shares of one.
     fn softmax(&mut self, op: &Operation, x: &View, out: &View) -> Option<()> {
-        let float =
-            |key: &str| op.keywords.iter().find(|(name, _)| name == key).and_then(|(_, number)| as_float(number));
         let mask = match &op.operands[1..] {
             [] | [Operand::None] => None,
             [Operand::View(mask)] | [Operand::View(mask), Operand::None] => Some(mask),
             _ => return None,
         };
-        let (scale, rows) = (float("scale")?, x.shape.len().checked_sub(2).map(|axis| x.shape[axis])?);
+        let (scale, rows) = (float(op, "scale")?, x.shape.len().checked_sub(2).map(|axis| x.shape[axis])?);
         let mask = match mask {
             None => None,
             Some(mask) => {
@@ -323,17 +324,17 @@ impl Lower<'_> {
                 Some(fits.then_some(own)?)
             }
         };
-        if float("max_bias")? != 0.0 {
+        if float(op, "max_bias")? != 0.0 {
             return None;
         }
         let mut scores = x.clone();
         if scale != 1.0 {
-            let scaled = self.kept(&x.shape);
+            let scaled = self.floats(&x.shape);
             self.push(op, "mul.Tensor", vec![view(&scores), number(scale)], scaled.clone());
             scores = scaled;
         }
         if let Some(mask) = mask {
-            let masked = self.kept(&x.shape);
+            let masked = self.floats(&x.shape);
             self.push(op, "add.Tensor", vec![view(&scores), view(&mask)], masked.clone());
             scores = masked;
         }
@@ -343,41 +344,34 @@ impl Lower<'_> {
 
     /// x cos + turned(x) sin, of tables that are made of the positions.
     fn rotation(&mut self, op: &Operation, x: &View, out: &View) -> Option<()> {
-        let float =
-            |key: &str| op.keywords.iter().find(|(name, _)| name == key).map_or(Some(0.0), |(_, x)| as_float(x));
         let (positions, factors) = match &op.operands[1..] {
             [Operand::View(positions)] | [Operand::View(positions), Operand::None] => (positions, None),
             [Operand::View(positions), Operand::View(factors)] => (positions, Some(factors)),
             _ => return None,
         };
-        let (mode, dims, tokens) = (float("mode")?, float("n_dims")? as usize, positions.elements());
+        let (mode, dims, tokens) = (float(op, "mode")?, float(op, "n_dims")? as usize, positions.elements());
         let (axes, pairs, width) = (x.shape.len(), dims / 2, *x.shape.last()?);
-        let is_plain = (mode == 0.0 || mode == 2.0) && float("ext_factor")? == 0.0 && float("offset")? == 0.0;
+        let is_whole = float(op, "offset").is_none_or(|offset| offset == 0.0);
+        let is_plain = (mode == 0.0 || mode == 2.0) && float(op, "ext_factor")? == 0.0 && is_whole;
         let fits = dims % 2 == 0 && (2..=width).contains(&dims) && x.strides.last() == Some(&1) && x.shape == out.shape;
         let is_told = positions.shape.len() == 1 && if axes < 3 { tokens == 1 } else { x.shape[axes - 3] == tokens };
-        if !is_plain || !fits || !is_told {
+        let is_enough = factors.is_none_or(|factors| factors.shape.len() == 1 && factors.shape[0] >= pairs);
+        if !is_plain || !fits || !is_told || !is_enough {
             return None;
         }
-        let (base, scale, attention) = (float("freq_base")?, float("freq_scale")?, float("attn_factor")?);
-        let frequency = |i: usize| scale * base.powf(-2.0 * i as f64 / dims as f64);
-        let mut frequencies = self.buffer(DType::F64, &[pairs]);
-        let values: Vec<f64> = (0..pairs).map(frequency).collect();
-        self.constants.insert(frequencies.buffer, Tensor::new(DType::F64, vec![pairs], Values::from(values))?);
+        let attention = float(op, "attn_factor")?;
+        let mut frequencies = self.frequencies(op, pairs)?;
         if let Some(factors) = factors {
-            let longer = self.kept(&[pairs]);
-            let own = View {
-                shape: vec![pairs],
-                strides: factors.strides.last().copied().into_iter().collect(),
-                ..factors.clone()
-            };
+            let longer = self.floats(&[pairs]);
+            let own = View { shape: vec![pairs], ..factors.clone() };
             self.push(op, "div.Tensor", vec![view(&frequencies), view(&own)], longer.clone());
             frequencies = longer;
         }
-        let angles = self.kept(&[tokens, pairs]);
+        let angles = self.floats(&[tokens, pairs]);
         let column = View { shape: vec![tokens, 1], strides: vec![positions.strides[0], 1], ..positions.clone() };
         self.push(op, "mul.Tensor", vec![view(&column), view(&frequencies)], angles.clone());
         let is_halves = mode == 2.0;
-        let twice = self.kept(&[tokens, dims]);
+        let twice = self.floats(&[tokens, dims]);
         let join = if is_halves { "cat" } else { "stack" };
         // Pairs that stand side by side are two numbers of one axis more.
         let by_pairs = |all: &View| match is_halves {
@@ -394,10 +388,10 @@ impl Lower<'_> {
         self.push(op, join, doubled, by_pairs(&twice));
         let mut tables = Vec::new();
         for function in ["cos", "sin"] {
-            let mut table = self.kept(&[tokens, dims]);
+            let mut table = self.floats(&[tokens, dims]);
             self.push(op, function, vec![view(&twice)], table.clone());
             if attention != 1.0 {
-                let longer = self.kept(&[tokens, dims]);
+                let longer = self.floats(&[tokens, dims]);
                 self.push(op, "mul.Tensor", vec![view(&table), number(attention)], longer.clone());
                 table = longer;
             }
@@ -410,18 +404,29 @@ impl Lower<'_> {
             true => [part(x, 0, pairs, 1)?, part(x, pairs, pairs, 1)?],
             false => [part(x, 0, pairs, 2)?, part(x, 1, pairs, 2)?],
         };
-        let [negative, turned, a, b] = [&second, &own, &own, &own].map(|like| self.kept(&like.shape));
+        let [negative, turned, a, b] = [&second, &own, &own, &own].map(|like| self.floats(&like.shape));
         self.push(op, "neg", vec![view(&second)], negative.clone());
         self.push(op, join, vec![Operand::List(vec![view(&negative), view(&first)]), last()], by_pairs(&turned));
         self.push(op, "mul.Tensor", vec![view(&own), view(&tables[0])], a.clone());
         self.push(op, "mul.Tensor", vec![view(&turned), view(&tables[1])], b.clone());
-        let sum = if whole { out.clone() } else { self.kept(&own.shape) };
+        let sum = if whole { out.clone() } else { self.floats(&own.shape) };
         self.push(op, "add.Tensor", vec![view(&a), view(&b)], sum.clone());
         if !whole {
             let rest = part(x, dims, width - dims, 1)?;
             self.push(op, "cat", vec![Operand::List(vec![view(&sum), view(&rest)]), last()], out.clone());
         }
         Some(())
+    }
+
+    /// scale · base^(-2i/n) of each pair i.
+    fn frequencies(&mut self, op: &Operation, pairs: usize) -> Option<View> {
+        let (dims, int) = (2 * pairs, |x: usize| Operand::Scalar(Scalar::Int(x as i64)));
+        let [counted, exponents, powers, scaled] = [(); 4].map(|()| self.buffer(DType::F64, &[pairs]));
+        self.push(op, "arange.start_step", vec![int(0), int(dims), int(2)], counted.clone());
+        self.push(op, "mul.Tensor", vec![view(&counted), number(-1.0 / dims as f64)], exponents.clone());
+        self.push(op, "pow.Scalar", vec![number(float(op, "freq_base")?), view(&exponents)], powers.clone());
+        self.push(op, "mul.Tensor", vec![view(&powers), number(float(op, "freq_scale")?)], scaled.clone());
+        Some(scaled)
     }
 
     /// Adds an operation that is a part of `of`.
@@ -440,7 +445,7 @@ impl Lower<'_> {
     }
 
     /// A new buffer, of floats as ggml keeps them.
-    fn kept(&mut self, shape: &[usize]) -> View {
+    fn floats(&mut self, shape: &[usize]) -> View {
         self.buffer(DType::F32, shape)
     }
 
@@ -462,11 +467,6 @@ fn part(x: &View, first: usize, count: usize, by: usize) -> Option<View> {
     Some(part)
 }
 
-/// The shape of what a norm of rows goes over.
-fn width(x: &View) -> Operand {
-    Operand::List(vec![Operand::Scalar(Scalar::Int(*x.shape.last().unwrap_or(&1) as i64))])
-}
-
 fn view(view: &View) -> Operand {
     Operand::View(view.clone())
 }
@@ -475,10 +475,11 @@ fn number(x: f64) -> Operand {
     Operand::Scalar(Scalar::Float(x))
 }
 
-fn as_float(operand: &Operand) -> Option<f64> {
-    match operand {
-        Operand::Scalar(Scalar::Float(x)) => Some(*x),
-        Operand::Scalar(Scalar::Int(x)) => Some(*x as f64),
+/// A parameter by its name.
+fn float(op: &Operation, key: &str) -> Option<f64> {
+    match op.keywords.iter().find(|(name, _)| name == key)? {
+        (_, Operand::Scalar(Scalar::Float(x))) => Some(*x),
+        (_, Operand::Scalar(Scalar::Int(x))) => Some(*x as f64),
         _ => None,
     }
 }

@@ -274,6 +274,11 @@ impl Program {
         self.flow.is_activation(buffer)
     }
 
+    /// Whether a view is a table that depends on no activation, and is no weight: positions, masks.
+    pub fn is_table(&self, view: &View) -> bool {
+        !self.is_activation(view.buffer) && !self.weights.contains_key(&view.buffer) && view.elements() > 1
+    }
+
     /// The class of an operation: the same line of code, in every layer and step.
     pub fn class(&self, op: usize) -> usize {
         self.flow.class(op)

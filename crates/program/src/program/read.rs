@@ -11,7 +11,7 @@ use serde_json::Value;
 use crate::program::check;
 use crate::program::flow::DataFlow;
 use crate::program::format::{Document, Header, OpRecord, StepRecord, TapRecord};
-use crate::program::lower::{Lowered, lowered};
+use crate::program::lower::lowered;
 use crate::program::stored;
 use crate::program::{Limits, Operation, Program, ProgramTap, Scope, Step};
 use crate::value::dtype::DType;
@@ -54,8 +54,7 @@ impl Program {
         program.needed = check::memory(&program);
         check::within(program.needed, limits.elements)?;
         program.recorded = bytes_in(folder);
-        let stored = stored::read(folder, &program)?;
-        program.given.extend(stored);
+        program.given = stored::read(folder, &program)?;
         Ok(program)
     }
 }
@@ -120,7 +119,7 @@ impl Checker {
         let mut taps = self.taps(document.taps, &steps)?;
         check::order(&ops, &steps, &taps, given)?;
         let mut buffers = self.buffers;
-        let Lowered { ops, constants: made } = lowered(&mut buffers, ops, &weights, &mut steps, &mut taps);
+        let ops = lowered(&mut buffers, ops, &weights, &mut steps, &mut taps);
         let sizes = check::sizes(&buffers, &ops, &steps, &taps);
         // The values of constants and inputs are read after everything else has been checked; until then their buffer numbers are used.
         let unread = constants.iter().chain(inputs.keys()).map(|&buffer| (buffer, stored::none()));
@@ -130,7 +129,7 @@ impl Checker {
             source: document.source,
             model: document.model,
             folder: document.folder,
-            given: unread.chain(made).collect::<HashMap<_, _>>(),
+            given: unread.collect::<HashMap<_, _>>(),
             buffers,
             weights,
             inputs,

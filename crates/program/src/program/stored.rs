@@ -22,18 +22,17 @@ pub(crate) fn none() -> Tensor<'static> {
     Tensor::of(vec![0], Vec::<f64>::new())
 }
 
-/// Reads the values of the buffers in `program.given` that have none yet.
+/// Reads the values of the buffers in `program.given`.
 pub(crate) fn read(folder: &Path, program: &Program) -> Result<HashMap<usize, Tensor<'static>>, ProgramError> {
     let mut out = HashMap::new();
-    let unread = program.given.iter().filter(|(_, tensor)| tensor.is_empty()).map(|(&buffer, _)| buffer);
-    let mut buffers: Vec<usize> = unread.collect();
-    if buffers.is_empty() {
+    if program.given.is_empty() {
         return Ok(out);
     }
     let file = folder.join("program.safetensors");
     let bytes = read_regular(&file, LARGEST)?;
     let tensors = SafeTensors::deserialize(&bytes)
         .map_err(|error| ProgramError::Safetensors { file: file.clone(), reason: error.to_string() })?;
+    let mut buffers: Vec<usize> = program.given.keys().copied().collect();
     buffers.sort_unstable();
     for buffer in buffers {
         let at = |fault| at_place(JsonPlace::Value(buffer))(fault);

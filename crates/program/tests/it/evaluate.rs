@@ -82,6 +82,43 @@ fn activations_are_rounded_as_ggml_does() {
     assert_eq!(run("f16", "linear", Arithmetic::Ggml), exact);
 }
 
+/// A product goes with its bias, also where another tap is read between the two; a norm that lacks a parameter, and factors that are no list, are refused.
+#[test]
+fn operations_of_ggml_are_read_as_those_of_pytorch() {
+    let program = |ops: serde_json::Value, tap: usize| {
+        json!({"version": 1, "constants": [0, 3, 5], "weights": {"1": "w", "4": "b"},
+            "values": [["f32", [2]], ["f32", [2, 2]], ["f32", [2]], ["f32", [1]], ["f32", [2]], ["f32", []], ["f32", [2]]],
+            "ops": ops, "steps": [{"ops": [0, 2]}],
+            "taps": [{"tap": "a", "step": 0, "op": 0, "v": tap}, {"tap": "b", "step": 0, "op": 1, "v": 6}]})
+    };
+    let given = [(0, vec![2], vec![1.0, 0.5]), (3, vec![1], vec![2.0]), (5, vec![], vec![1.0])];
+    let run = |ops, tap| {
+        let program = open(&program(ops, tap), &given).unwrap();
+        let mut weights = Held::default();
+        weights.0.insert("w".into(), (vec![2, 2], vec![1.0, 2.0, 3.0, 4.0]));
+        weights.0.insert("b".into(), (vec![2], vec![10.0, 20.0]));
+        let mut out = Vec::new();
+        let mut evaluator = Evaluator::new(&program, Arithmetic::F64, &weights);
+        evaluator.run_step(0, &mut |tap| out.push(floats(tap.value.values())))?;
+        Ok::<_, EvaluateError>(out)
+    };
+    let sum = json!([{"o": "ggml.MUL_MAT", "i": [1, 0], "y": [2]}, {"o": "ggml.ADD", "i": [2, 4], "y": [6]}]);
+    assert_eq!(run(sum.clone(), 0).unwrap(), [vec![1.0, 0.5], vec![12.0, 25.0]]);
+    assert_eq!(run(sum, 2).unwrap(), [vec![2.0, 5.0], vec![12.0, 25.0]]);
+    let norm = json!([{"o": "ggml.RMS_NORM", "i": [0], "y": [2]}, {"o": "ggml.MUL", "i": [2, 4], "y": [6]}]);
+    assert!(run(norm, 0).is_err());
+    let (name, parameters) = (
+        "ggml.ROPE",
+        json!({"mode": {"c": 0}, "n_dims": {"c": 2}, "freq_base": {"c": 10.0}, "freq_scale": {"c": 1.0},
+        "ext_factor": {"c": 0.0}, "attn_factor": {"c": 1.0}, "n_ctx_orig": {"c": 8}, "beta_fast": {"c": 32.0}, "beta_slow": {"c": 1.0}}),
+    );
+    let turn = |operands: serde_json::Value| json!([{"o": name, "i": operands, "y": [2], "a": parameters}, {"o": "ggml.ADD", "i": [2, 0], "y": [6]}]);
+    let turned = run(turn(json!([0, 3])), 2).unwrap();
+    let (sin, cos) = 2f64.sin_cos();
+    assert_eq!(turned[0], [cos - 0.5 * sin, 0.5 * cos + sin]);
+    let _ = run(turn(json!([0, 3, 5])), 2);
+}
+
 #[test]
 fn complex_numbers_over_their_parts() {
     let program = json!({"version": 1, "constants": [0], "values": [["f32", [4]], ["c64", [2]]],
