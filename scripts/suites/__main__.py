@@ -119,15 +119,18 @@ class Runner:
             with self.lock:
                 step(f"{suite.title}: passed on this commit before")
             return
-        began = time.time()
+        began, busy = time.time(), 0.0
         with tempfile.TemporaryFile() as said:
             for line in [*(before.split() for before in suite.before), command]:
-                code = subprocess.run(line, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=said, stderr=subprocess.STDOUT, env=os.environ | {"OMP_NUM_THREADS": "1"}).returncode
+                process = subprocess.Popen(line, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=said, stderr=subprocess.STDOUT, env=os.environ | {"OMP_NUM_THREADS": "1"})
+                _, status, used = os.wait4(process.pid, 0)
+                code = process.returncode = os.waitstatus_to_exitcode(status)
+                busy += used.ru_utime + used.ru_stime
                 if code:
                     break
             said.seek(0)
             with self.lock:
-                step(f"{suite.title} ({time.time() - began:.0f} s)")
+                step(f"{suite.title} ({time.time() - began:.0f} s, {busy:.0f} s of processors)")
                 sys.stdout.buffer.write(said.read())
                 if code:
                     self.failed.append(f"FAILED with exit code {code}: {' '.join(line)}")

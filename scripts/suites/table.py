@@ -53,7 +53,8 @@ SUITES = [
           "--each 3 --only llama qwen3_moe", "--each 7"),
     Suite("programs-right", "programs: right engines, in other arithmetics, with narrow caches, fused attention, other threads", "suites/test_right_programs.py", COMMAND,
           "--only llama gpt2"),
-    Suite("programs-few-numbers", "programs: few numbers, of which nothing may be proved", "suites/test_few_numbers.py", f"{COMMAND} --seconds 3", "--count 12", "--count 520"),
+    Suite("programs-few-numbers", "programs: few numbers, of which nothing may be proved", "suites/test_few_numbers.py", COMMAND, "--seconds 1 --count 12",
+          "--seconds 3 --count 520"),
     laws("fourth", 20261124, "n_sum_bf16 s_pages s_layout p_twice w_first_scale a_interleaved", "llama"),
     laws("fifth", 20261125, "nn_two_warps bb_of_q aa_gate_wide", "llama,qwen2"),
     *(laws(name, seed, some) for name, seed, some in (
@@ -88,7 +89,7 @@ SUITES = [
     Suite("decode", "decode: one pass, prefill and steps, token by token, chunks; faults planted in PyTorch's cache", "suites/test_decode.py", "", "--only llama"),
     Suite("block-tables", "weights: tables of block types", "goldens/ggml_grids.py", "--check"),
     Suite("blocks", "weights: every block type bit for bit", "suites/test_quants.py"),
-    # The tests' build does: its explain is optimised, and a release build of xtask takes longer to link than it saves.
+    # The tests' build does: a release build of xtask takes longer to link than it saves.
     Suite("zoo", "explain: planted mistakes, a sample of the zoo; a wrong cause fails", "cargo xtask zoo", "--check", "--every 101", "--every 17"),
     Suite("three-ways", "explain: the same answer by the plan, by PyTorch's program and by llama.cpp's", "suites/test_three_ways.py", COMMAND,
           "--every 60 --pairs 1 --triples 0 --free 2 --models qwen2 --seconds 5", "--every 12"),

@@ -653,11 +653,15 @@ for layer in model.model.layers:
             setattr(part, name, Adapted(getattr(part, name)))
 with firstdiff.record(model, {adapted!r}):
     model(ids)
+torch.manual_seed(0)
+fused = transformers.GPT2LMHeadModel(transformers.GPT2Config(vocab_size=40, n_embd=32, n_layer=1, n_head=4, n_positions=16, attn_implementation="eager")).eval()
+with firstdiff.record(fused, {fused!r}):
+    fused(torch.tensor([[1, 2, 3, 4]]))
 """
 
 
 def test_names(work):
-    folders = {name: work / f"torch-{name}" for name in ("sequence", "named", "adapted")}
+    folders = {name: work / f"torch-{name}" for name in ("sequence", "named", "adapted", "fused")}
     python(NAMES.format(model=str(MODELS / "llama"), **{name: str(folder) for name, folder in folders.items()}))
     graphs = {name: {node["tap"]: node["reads"] for node in json.loads((folder / "dump.json").read_text())["graph"]} for name, folder in folders.items()}
     for name, first in (("sequence", "2"), ("named", "dense")):
@@ -669,6 +673,11 @@ def test_names(work):
         check(graph[f"layers.0.{tap}"] == [f"layers.0.{base}/base", f"layers.0.{base}/lora_B"], f"adapters: {tap} is the sum, {graph[f'layers.0.{tap}']}")
     check(not any(tap.endswith(("_a", "_b")) for tap in graph), "adapters: nothing is a latent projection")
     check(graph["layers.0.mlp.down_proj/lora_A"] == ["layers.0.ffn_act"], "adapters: ffn_act is what the matrix reads")
+    graph = graphs["fused"]
+    made = {tap: graph[f"layers.0.{tap}"] for tap in "qkv"}
+    check(all(reads == ["layers.0.attn_norm"] for reads in made.values()), f"one product: queries, keys and values are not made of each other: {made}")
+    check(graph["layers.0.qk"] == ["layers.0.q", "layers.0.k"] and graph["layers.0.context"] == ["layers.0.probs", "layers.0.v"],
+          f"one product: what reads a part of it reads that: {graph['layers.0.qk']}, {graph['layers.0.context']}")
 
 
 # What a model returns, and no module or rule names: each right way, and a wrong one beside it.

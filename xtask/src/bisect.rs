@@ -5,7 +5,8 @@ use firstdiff::Comparison;
 use firstdiff::PairArgs;
 use firstdiff::bisect::bisect;
 use firstdiff::output::{exit_code, print};
-use firstdiff::render::screen::{Detail, render};
+use firstdiff::render::compare::render;
+use firstdiff::render::screen::Detail;
 
 pub(crate) fn run(args: PairArgs) -> Result<u8> {
     let session = args.open(&firstdiff::session::TOOLS)?;

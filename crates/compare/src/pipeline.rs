@@ -15,7 +15,6 @@
 //! [`Attributed`]: crate::rules::Attributed
 
 use firstdiff_trace::{Dump, DumpError};
-use rayon::prelude::*;
 
 use crate::graph::{Graph, Place};
 use crate::layout::types::Layout;
@@ -24,6 +23,7 @@ use crate::report::{Report, TapReport};
 use crate::rules::attribute;
 use crate::taps::context::{ComparisonContext, Options};
 use crate::taps::judge_taps;
+use crate::threads;
 
 /// Compares `candidate` with `reference`. `graph` gives the order in which taps are produced and what each reads; without a model, use [`graph_of`].
 /// `progress` is called before each tap with its number and their count.
@@ -85,7 +85,7 @@ impl<'a> InReferenceOrder<'a> {
             }
             None => Ok(None),
         };
-        taps.par_iter().map(detail).collect()
+        threads::map(taps.len(), |i| detail(&taps[i])).into_iter().collect()
     }
 
     /// The candidate's values of a place in a layout; `None` where the two cannot be paired in it.

@@ -27,6 +27,7 @@ mod laws;
 mod layouts;
 mod minimum;
 pub mod mistakes;
+pub mod model;
 mod other_weights;
 mod paid;
 pub mod program;

@@ -60,7 +60,7 @@ pub use formats::{check_gguf, check_llama2c, check_minimind};
 pub use model::{Model, load};
 pub use names::{gguf as gguf_name, hugging_face as hugging_face_name, meaning};
 pub use plan::{ModelDims, Op, Plan, Role, Rope, Scores, Step, WeightRef};
-pub use run::{Prompt, TapValues, run};
+pub use run::{Prompt, TapValues, run, run_steps};
 pub use storage::{Half, Real, Storage};
 pub use weights::{WeightView, Weights};
 

@@ -47,36 +47,51 @@ pub fn run<X: From<ModelError>>(
     prompt: Prompt<'_>,
     arithmetic: impl Into<RunPrecision>,
     wanted: impl Fn(Tap) -> bool,
+    sink: impl FnMut(Tap, u32, TapValues<'_>) -> Result<(), X>,
+) -> Result<(), X> {
+    let steps: Vec<&[u32]> = std::iter::once(prompt.tokens).chain(prompt.decode_tokens.chunks(1)).collect();
+    run_steps(plan, weights, &steps, arithmetic, wanted, sink)
+}
+
+/// The same for the tokens of each step: steps behind the first may have several.
+///
+/// # Errors
+/// As [`run`].
+pub fn run_steps<X: From<ModelError>>(
+    plan: &Plan,
+    weights: &Weights,
+    steps: &[&[u32]],
+    arithmetic: impl Into<RunPrecision>,
+    wanted: impl Fn(Tap) -> bool,
     mut sink: impl FnMut(Tap, u32, TapValues<'_>) -> Result<(), X>,
 ) -> Result<(), X> {
     let RunPrecision { profile, cache } = arithmetic.into();
     if profile == Profile::Exact {
-        return forward::<f64, X>(plan, weights, prompt, cache, wanted, eval_step, |t, s, v| {
+        return forward::<f64, X>(plan, weights, steps, cache, wanted, eval_step, |t, s, v| {
             sink(t, s, TapValues::F64(v))
         });
     }
     let eval = |step: &Step, inputs: &[ArrayViewD<'_, f32>], chunk: Chunk<'_>, weights: &Weights| {
         eval_step_in(profile, step, inputs, chunk, weights)
     };
-    forward::<f32, X>(plan, weights, prompt, cache, wanted, eval, |t, s, v| sink(t, s, TapValues::F32(v)))
+    forward::<f32, X>(plan, weights, steps, cache, wanted, eval, |t, s, v| sink(t, s, TapValues::F32(v)))
 }
 
 fn forward<E: Real, X: From<ModelError>>(
     plan: &Plan,
     weights: &Weights,
-    prompt: Prompt<'_>,
+    steps: &[&[u32]],
     cache: Cache,
     wanted: impl Fn(Tap) -> bool,
     eval: impl Fn(&Step, &[ArrayViewD<'_, E>], Chunk<'_>, &Weights) -> Result<ArrayD<E>, ModelError> + Sync,
     mut sink: impl FnMut(Tap, u32, ArrayViewD<'_, E>) -> Result<(), X>,
 ) -> Result<(), X> {
-    check_tokens(plan, prompt)?;
+    check_tokens(plan, steps)?;
     let schedule = Schedule::new(plan, &wanted)?;
     let mut live = HashMap::new();
-    let chunks = std::iter::once(prompt.tokens).chain(prompt.decode_tokens.chunks(1));
-    let last = prompt.decode_tokens.len();
+    let last = steps.len() - 1;
     let mut start = 0;
-    for (number, tokens) in chunks.enumerate() {
+    for (number, &tokens) in steps.iter().enumerate() {
         let chunk = Chunk { tokens, start };
         let eval = |step: &Step, inputs: &[ArrayViewD<'_, E>]| eval(step, inputs, chunk, weights);
         let mut at = 0;
@@ -102,13 +117,12 @@ fn forward<E: Real, X: From<ModelError>>(
     Ok(())
 }
 
-fn check_tokens(plan: &Plan, prompt: Prompt<'_>) -> Result<(), ModelError> {
-    if prompt.tokens.is_empty() {
+fn check_tokens(plan: &Plan, steps: &[&[u32]]) -> Result<(), ModelError> {
+    if steps.is_empty() || steps.iter().any(|tokens| tokens.is_empty()) {
         return Err(ModelError::NoTokens);
     }
     let vocab = plan.dims.vocab;
-    let all = prompt.tokens.iter().chain(prompt.decode_tokens);
-    match all.copied().enumerate().find(|&(_, token)| token as usize >= vocab) {
+    match steps.concat().into_iter().enumerate().find(|&(_, token)| token as usize >= vocab) {
         Some((index, token)) => Err(ModelError::Token { index, token, vocab }),
         None => Ok(()),
     }

@@ -6,9 +6,11 @@ use anyhow::Result;
 use firstdiff_compare::{Profile, Verdict};
 
 use crate::installed;
-use crate::render::screen::{Detail, render};
+use crate::render::compare::render;
+use crate::render::screen::Detail;
 use crate::report::Compare;
-use crate::session::pair::{PairArgs, Tools};
+use crate::session::Tools;
+use crate::session::pair::PairArgs;
 use crate::session::reading::{ReadingArgs, TokenArgs};
 use crate::session::{Comparison, is_recorded};
 use crate::words::one_line;

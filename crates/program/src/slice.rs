@@ -1,15 +1,17 @@
 //! Evaluates one slice of a program: the operations between a tap and the nearest earlier taps with known values.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::Arc;
+
+use firstdiff_model::WeightView;
 
 use crate::kernels::{self, Arg, Call, base_and_overload};
 use crate::program::check;
 use crate::program::{Operation, Program};
 use crate::value::arithmetic::Arithmetic;
 use crate::value::error::{EvaluateError, KernelError};
-use crate::value::operand::Scalar;
+use crate::value::scalar::Scalar;
 use crate::value::tensor::Tensor;
 use crate::value::view::{View, each_number};
 use crate::weights::Weights;
@@ -21,6 +23,19 @@ pub struct Slice<'a> {
     program: &'a Program,
     target: usize,
     events: Vec<Event>,
+}
+
+/// All that a slice computes with no operation changed.
+pub struct Baseline<'a> {
+    values: Workspace<'a>,
+    /// The buffers that several events write.
+    rewritten: HashSet<usize>,
+}
+
+impl fmt::Debug for Baseline<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Baseline").field("held", &self.values.held()).finish_non_exhaustive()
+    }
 }
 
 /// The actions of a slice, in order.
@@ -145,22 +160,91 @@ impl<'a> Slice<'a> {
         edits: &[Edit],
     ) -> Result<Tensor<'static>, EvaluateError> {
         let mut values = bench.values.clone();
+        self.carry_out(&mut values, value, edits, None)?;
+        self.result(values)
+    }
+
+    /// Computes everything with no operation changed, and keeps it.
+    ///
+    /// # Errors
+    /// As [`Slice::evaluate`].
+    pub fn baseline<'b, 'v>(
+        &self,
+        bench: &Bench<'b>,
+        value: &dyn Fn(usize) -> Option<Tensor<'v>>,
+    ) -> Result<Baseline<'b>, EvaluateError> {
+        let mut values = bench.values.clone();
+        self.carry_out(&mut values, value, &[], None)?;
+        // What several events write cannot be taken up between them.
+        let (mut once, mut rewritten) = (HashSet::new(), HashSet::new());
+        for event in &self.events {
+            let written: Vec<usize> = match *event {
+                Event::Op(op) => self.program.ops[op].outputs.iter().flatten().map(|view| view.buffer).collect(),
+                Event::SetTap(tap) => vec![self.program.taps[tap].view.buffer],
+            };
+            rewritten.extend(written.into_iter().filter(|&buffer| !once.insert(buffer)));
+        }
+        rewritten.iter().for_each(|&buffer| values.begin_as(buffer, &bench.values));
+        Ok(Baseline { values, rewritten })
+    }
+
+    /// The same as [`Slice::evaluate`]: of what no changed operation touches, the values of `baseline`.
+    ///
+    /// # Errors
+    /// As [`Slice::evaluate`].
+    pub fn evaluate_beside<'v>(
+        &self,
+        baseline: &Baseline<'_>,
+        value: &dyn Fn(usize) -> Option<Tensor<'v>>,
+        edits: &[Edit],
+    ) -> Result<Tensor<'static>, EvaluateError> {
+        let mut values = baseline.values.clone();
+        self.carry_out(&mut values, value, edits, Some(baseline.rewritten.clone()))?;
+        self.result(values)
+    }
+
+    fn result(&self, mut values: Workspace<'_>) -> Result<Tensor<'static>, EvaluateError> {
+        let view = &self.program.taps[self.target].view;
+        values.load(view)?;
+        Ok(values.read(view).into_owned())
+    }
+
+    /// Carries out the events; where the buffers are given that differ from what `values` hold, only what reads or writes such.
+    fn carry_out<'v>(
+        &self,
+        values: &mut Workspace<'_>,
+        value: &dyn Fn(usize) -> Option<Tensor<'v>>,
+        edits: &[Edit],
+        mut differ: Option<HashSet<usize>>,
+    ) -> Result<(), EvaluateError> {
         let change = |at: At| edits.iter().find(|edit| edit.at == at).map(|edit| &edit.change);
         let edited: Vec<usize> = edits.iter().filter_map(|edit| edit.at.tap()).collect();
         for (at, event) in self.events.iter().enumerate() {
             match *event {
                 Event::SetTap(tap) => {
-                    let value = value(tap).ok_or(KernelError::Absent("its value"));
-                    self.set_tap(&mut values, tap, value)?;
+                    let buffer = self.program.taps[tap].view.buffer;
+                    if differ.as_ref().is_none_or(|differ| differ.contains(&buffer)) {
+                        let value = value(tap).ok_or(KernelError::Absent("its value"));
+                        self.set_tap(values, tap, value)?;
+                    }
                 }
                 Event::Op(number) => {
                     let op = &self.program.ops[number];
-                    match change(At::Op(number)) {
+                    let change = change(At::Op(number));
+                    let is_as_it_is = differ.as_mut().is_some_and(|differ| {
+                        let outputs = || op.outputs.iter().flatten().map(|view| view.buffer);
+                        let mut touched = check::operands(op).map(|view| view.buffer).chain(outputs());
+                        let is_touched = change.is_some() || touched.any(|buffer| differ.contains(&buffer));
+                        differ.extend(outputs().filter(|_| is_touched));
+                        !is_touched
+                    });
+                    match change {
+                        _ if is_as_it_is => {}
                         None => values.execute(number, op, kernel(op), Vec::new())?,
                         Some(Change::Operation(other)) => values.execute(number, other, kernel(other), Vec::new())?,
                         Some(Change::Operands(others)) => {
                             let operand = |other: &OtherOperand| {
-                                let results = applied(&mut values, &other.views, &other.value)?;
+                                let results = applied(values, &other.views, &other.value)?;
                                 let value = results.and_then(|results| results.into_iter().next());
                                 Ok((other.place, value.ok_or(EvaluateError::Edit { op: number })?))
                             };
@@ -168,7 +252,7 @@ impl<'a> Slice<'a> {
                             values.execute(number, op, kernel(op), others)?;
                         }
                         Some(Change::Values(views, instead)) => {
-                            let results = applied(&mut values, views, instead)?;
+                            let results = applied(values, views, instead)?;
                             values.store(number, op, results.ok_or(EvaluateError::Edit { op: number })?)?;
                         }
                     }
@@ -178,15 +262,16 @@ impl<'a> Slice<'a> {
             let mut others = Vec::new();
             for &tap in edited.iter().filter(|&&tap| self.is_there(tap, at)) {
                 if let Some(Change::Values(views, instead)) = change(At::Tap(tap)) {
-                    let results = applied(&mut values, views, instead)?.and_then(|results| results.into_iter().next());
+                    let results = applied(values, views, instead)?.and_then(|results| results.into_iter().next());
                     others.push((tap, results.ok_or(KernelError::Absent("its value"))));
                 }
             }
-            others.into_iter().try_for_each(|(tap, value)| self.set_tap(&mut values, tap, value))?;
+            for (tap, value) in others {
+                self.set_tap(values, tap, value)?;
+                differ.iter_mut().for_each(|differ| differ.extend([self.program.taps[tap].view.buffer]));
+            }
         }
-        let view = &self.program.taps[self.target].view;
-        values.load(view)?;
-        Ok(values.read(view).into_owned())
+        Ok(())
     }
 
     /// Whether an event completes the value of a tap. One that is a part of a known tap is complete at the end.
@@ -249,6 +334,11 @@ impl<'a> Bench<'a> {
     /// An evaluator with no weights loaded.
     pub fn new(program: &'a Program, arithmetic: Arithmetic, weights: &'a dyn Weights) -> Bench<'a> {
         Bench { values: Workspace::new(program, arithmetic, weights) }
+    }
+
+    /// A weight as its file holds it.
+    pub fn stored(&self, name: &str) -> Option<WeightView<'a>> {
+        self.values.weights.view(name)
     }
 
     /// Loads the weights that a slice reads.

@@ -40,12 +40,22 @@ impl ModelFolder {
 
 impl Weights for ModelFolder {
     fn view(&self, name: &str) -> Option<WeightView<'_>> {
-        self.opened.weights.tensor(name).ok()?
+        Weights::view(&self.opened.weights, name)
+    }
+
+    fn read(&self, name: &str) -> Result<Tensor<'static>, WeightError> {
+        self.opened.weights.read(name)
+    }
+}
+
+impl Weights for firstdiff_model::Weights {
+    fn view(&self, name: &str) -> Option<WeightView<'_>> {
+        self.tensor(name).ok()?
     }
 
     fn read(&self, name: &str) -> Result<Tensor<'static>, WeightError> {
         let fail = |reason: String| WeightError { name: name.into(), reason };
-        let view = self.opened.weights.tensor(name).map_err(|e| fail(e.to_string()))?;
+        let view = self.tensor(name).map_err(|e| fail(e.to_string()))?;
         let view = view.ok_or_else(|| fail("is not in the model's files".into()))?;
         let is_int = matches!(view.storage(), Storage::I8 | Storage::I16 | Storage::I32 | Storage::I64);
         let (dtype, values) = match (view.storage(), view.is_plain()) {

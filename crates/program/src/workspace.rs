@@ -12,7 +12,8 @@ use crate::program::{Operation, Program};
 use crate::value::arithmetic::Arithmetic;
 use crate::value::dtype::DType;
 use crate::value::error::{EvaluateError, KernelError};
-use crate::value::operand::{Operand, Scalar};
+use crate::value::operand::Operand;
+use crate::value::scalar::Scalar;
 use crate::value::tensor::{Tensor, Values};
 use crate::value::view::{View, bare};
 use crate::weights::Weights;
@@ -87,7 +88,8 @@ impl<'a> Workspace<'a> {
 
     /// Whether an operation rounds its activations as the storage type of its matrix requires.
     pub(crate) fn rounds_activations(&self, op: &Operation) -> bool {
-        self.arithmetic == Arithmetic::Ggml && matches!(op.node.as_deref(), Some("MUL_MAT" | "MUL_MAT_ID"))
+        let is_product = op.base() == "linear" || matches!(op.node.as_deref(), Some("MUL_MAT" | "MUL_MAT_ID"));
+        self.arithmetic == Arithmetic::Ggml && is_product
     }
 
     /// Rounds what ggml's products multiply with a matrix as they do.
@@ -197,6 +199,11 @@ impl<'a> Workspace<'a> {
                 .read(&View { shape: vec![0], strides: vec![1], offset: 0, ..view.clone() })
                 .into_owned(),
         }
+    }
+
+    /// Takes a buffer as another workspace of the program has it.
+    pub(crate) fn begin_as(&mut self, buffer: usize, other: &Workspace<'_>) {
+        self.memory[buffer] = other.memory[buffer].clone();
     }
 
     /// Frees a buffer's memory.

@@ -49,6 +49,8 @@ mod recorder;
 mod tap;
 
 #[cfg(feature = "read")]
+mod base64;
+#[cfg(feature = "read")]
 mod batch;
 #[cfg(feature = "read")]
 mod cache;
@@ -79,6 +81,7 @@ pub use tap::{Axes, OpenName, Site, Tap, TapError};
 
 #[cfg(feature = "read")]
 pub use {
+    base64::decode_base64,
     batch::{Batch, SingleShape},
     cache::Cache,
     dims::{AxisNotation, DimsError, Share},

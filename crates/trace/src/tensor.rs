@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::ops::Range;
 use std::sync::Arc;
 
+use half::slice::HalfBitsSliceExt;
 use half::{bf16, f16};
 use memmap2::Mmap;
 
@@ -238,10 +239,10 @@ impl Tensor {
     /// The elements in row-major order. Borrows the file unless it is big-endian, column-major, strided or misaligned.
     pub fn values(&self) -> Values<'_> {
         match self.layout.dtype {
-            DType::F64 => Values::F64(self.cow(|b: [u8; 8]| f64::from_bits(u64::from_le_bytes(b)))),
-            DType::F32 => Values::F32(self.cow(|b: [u8; 4]| f32::from_bits(u32::from_le_bytes(b)))),
-            DType::F16 => Values::F16(self.cow(|b: [u8; 2]| f16::from_bits(u16::from_le_bytes(b)))),
-            DType::BF16 => Values::BF16(self.cow(|b: [u8; 2]| bf16::from_bits(u16::from_le_bytes(b)))),
+            DType::F64 => Values::F64(self.cow(f64::from_le_bytes)),
+            DType::F32 => Values::F32(self.cow(f32::from_le_bytes)),
+            DType::F16 => Values::F16(halves(self.cow(u16::from_le_bytes), HalfBitsSliceExt::reinterpret_cast)),
+            DType::BF16 => Values::BF16(halves(self.cow(u16::from_le_bytes), HalfBitsSliceExt::reinterpret_cast)),
         }
     }
 
@@ -266,6 +267,14 @@ impl Tensor {
             None => (0..bytes.len() / N).map(element).collect(),
             Some((offset, strides)) => strided_walk(&self.shape, offset, &strides).map(element).collect(),
         })
+    }
+}
+
+/// Halves by their bits. `half` casts bytes itself only with the derive macros of bytemuck.
+fn halves<H: Copy>(bits: Cow<'_, [u16]>, cast: fn(&[u16]) -> &[H]) -> Cow<'_, [H]> {
+    match bits {
+        Cow::Borrowed(bits) => Cow::Borrowed(cast(bits)),
+        Cow::Owned(bits) => Cow::Owned(cast(&bits).to_vec()),
     }
 }
 

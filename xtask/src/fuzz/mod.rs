@@ -340,6 +340,7 @@ fn explained(folder: &Path) -> Result<()> {
         is_padded: false,
         profile,
         cache,
+        are_tokens_known: true,
     };
     let recording = Recording { program: &program, weights: &weights };
     let effort = Effort { quick: true, ..Effort::default() };

@@ -4,11 +4,12 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 use clap::Args;
-use firstdiff_compare::{Alias, Naming, Profile, Proposal, ProposalBasis, number, propose, unnamed};
+use firstdiff_compare::{Naming, Profile, Proposal, ProposalBasis, propose, unnamed};
 
 use crate::commands::print_lines;
 use crate::output::{Inputs, PARITY, print};
 use crate::progress::Bar;
+use crate::render::names::table;
 use crate::render::screen::Screen;
 use crate::report::Align;
 use crate::session::reading::{ReadingArgs, TokenArgs};
@@ -86,7 +87,7 @@ pub(crate) fn run(args: AlignArgs) -> Result<u8> {
             safe(&shorten(&naming.unknown, 3))
         );
     }
-    let text = table(&naming, &args);
+    let text = table(&naming, &args.reference, &args.candidate);
     match &args.output {
         Some(path) => {
             crate::output::write(path, &text, &inputs)?;
@@ -129,49 +130,4 @@ pub(crate) fn run(args: AlignArgs) -> Result<u8> {
 /// Whether tensors of a proposed name hold other values than its taps.
 fn holds_other_values(proposal: &Proposal) -> bool {
     matches!(proposal.evidence, ProposalBasis::Content { matched, of, .. } if matched < of && !proposal.name.contains("{S}"))
-}
-
-/// The table as TOML, each line with its evidence.
-fn table(naming: &Naming, args: &AlignArgs) -> String {
-    let mut text = format!(
-        "# Names of {} by the content of {}, proposed by `firstdiff align`: look at them before you keep them.\n",
-        args.candidate.display().to_string().escape_debug(),
-        args.reference.display().to_string().escape_debug()
-    );
-    text += &naming.notes.iter().map(|note| format!("# {note}\n")).collect::<String>();
-    let key = |name: &str| toml_string(name);
-    for Proposal { name, tap, evidence } in &naming.proposals {
-        let line = format!("{} = {}", key(name), key(tap));
-        text += &match evidence {
-            ProposalBasis::Content { nmse, next, matched, of } => {
-                let next = next.as_ref().map(|next| format!(", next {} {}", next.tap, number(next.nmse)));
-                let (nmse, next) = (number(*nmse), next.unwrap_or_default());
-                format!("{line}  # the same values: NMSE {nmse}{next}; {matched} of {of} of this name\n")
-            }
-            ProposalBasis::Size { elements } => {
-                format!("# {line}  # by size alone ({elements} elements); the values differ\n")
-            }
-            ProposalBasis::Words => format!("# {line}  # a guess by its words and size; the values differ\n"),
-            ProposalBasis::Order => {
-                format!("# {line}  # a guess by the order of writing and size; the values differ\n")
-            }
-        };
-    }
-    for Alias { name, same_as } in &naming.aliases {
-        text += &format!("# {} is the same as {}\n", key(name), key(same_as));
-    }
-    for name in &naming.unknown {
-        text += &format!("# {} = \"?\"\n", key(name));
-    }
-    text
-}
-
-/// Text as a TOML key.
-fn toml_string(text: &str) -> String {
-    let plain = text.chars().map(|c| match c {
-        '"' | '\\' => format!("\\{c}"),
-        c if c.is_control() => format!("\\u{:04X}", u32::from(c)),
-        c => c.to_string(),
-    });
-    format!("\"{}\"", plain.collect::<String>())
 }

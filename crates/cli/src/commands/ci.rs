@@ -7,7 +7,6 @@ use clap::{Args, ValueEnum};
 use firstdiff_compare::{Report, Status, TapReport};
 use firstdiff_trace::Tap;
 
-use crate::commands::compare::matching_none;
 use crate::output::{DIVERGED, Inputs, PARITY};
 use crate::render::github;
 use crate::render::junit;
@@ -132,4 +131,9 @@ pub(crate) fn unmet_in_words(unmet: &[RequiredUnchecked]) -> Option<String> {
 /// The exit code, where what had to be compared was not.
 pub(crate) fn with_unmet(code: u8, unmet: &[RequiredUnchecked]) -> u8 {
     if code == PARITY && !unmet.is_empty() { DIVERGED } else { code }
+}
+
+/// The first of the patterns that matches none of `taps`.
+pub(crate) fn matching_none<'a>(patterns: &'a str, taps: &[Tap]) -> Option<&'a str> {
+    patterns.split(',').map(str::trim).find(|pattern| !taps.iter().any(|tap| tap.matches(pattern)))
 }

@@ -6,14 +6,14 @@ use std::sync::Arc;
 
 use anyhow::{Result, bail};
 use clap::Args;
-use firstdiff_compare::{JudgedBefore, Place, Share, Verdict};
-use firstdiff_trace::Tap;
+use firstdiff_compare::{JudgedBefore, Share, Verdict};
 
 use crate::commands::ci::{CiArgs, unmet_in_words, with_unmet};
-use crate::commands::join::write_part;
+use crate::commands::part::{narrow, write_part};
 use crate::output::{Inputs, exit, is_stdout, print};
+use crate::render::compare::render;
 use crate::render::html::Page;
-use crate::render::screen::{BAD, Detail, paint, render};
+use crate::render::screen::{BAD, Detail, paint};
 use crate::report::{CiFailure, CiOutcome, Compare};
 use crate::session::pair::PairArgs;
 use crate::session::{Comparison, Session, TOOLS, Tools};
@@ -153,24 +153,6 @@ pub(crate) fn show(
     let outcome = CiOutcome { report, concluded, failures: CiFailure::from_report(report, &unmet), held: false };
     args.ci.write_outcome(&outcome, || screen.to_plain(), &inputs)?;
     Ok(with_unmet(finish(&judged)?, &unmet))
-}
-
-/// Restricts the comparison to the taps that `patterns` name.
-pub(crate) fn narrow(session: &mut Session, patterns: &str) -> Result<()> {
-    let only: std::collections::BTreeSet<Place> =
-        session.graph.places().iter().copied().filter(|p| p.tap.matches(patterns)).collect();
-    let all: Vec<Tap> = session.graph.places().iter().map(|place| place.tap).collect();
-    if let Some(pattern) = matching_none(patterns, &all) {
-        bail!("--taps {pattern}: no tap of either dump matches");
-    }
-    session.options.only = Some(only);
-    session.warnings.push(format!("only the taps that match '{patterns}' were looked at"));
-    Ok(())
-}
-
-/// The first of the patterns that matches none of `taps`.
-pub(crate) fn matching_none<'a>(patterns: &'a str, taps: &[Tap]) -> Option<&'a str> {
-    patterns.split(',').map(str::trim).find(|pattern| !taps.iter().any(|tap| tap.matches(pattern)))
 }
 
 /// The exit code; prints one line on standard error where the pair is incomparable.

@@ -11,7 +11,7 @@ use firstdiff_compare::Profile;
 use firstdiff_model::{Prompt, TapValues};
 use firstdiff_trace::{Cache, Producer, Recorder, Tap};
 
-use crate::commands::compare::matching_none;
+use crate::commands::ci::matching_none;
 use crate::commands::print_lines;
 use crate::output::{Inputs, PARITY, is_stdout};
 use crate::report;

@@ -11,6 +11,7 @@ pub(crate) mod gate;
 pub(crate) mod import;
 pub(crate) mod inspect;
 pub(crate) mod join;
+pub(crate) mod part;
 pub(crate) mod replay;
 pub(crate) mod report;
 pub(crate) mod show;

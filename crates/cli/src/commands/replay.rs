@@ -8,16 +8,17 @@ use firstdiff_compare::{Verdict, number};
 use firstdiff_explain::explain::Explanation;
 
 use crate::output::{Inputs, is_stdout};
+use crate::render::compare::{described, not_checked};
 use crate::render::html::Page;
-use crate::render::screen::{BAD, BOLD, DIM, Detail, GOOD, Screen, WARN, described, not_checked, paint};
+use crate::render::screen::{BAD, BOLD, DIM, Detail, GOOD, Screen, WARN, paint};
 use crate::render::table::taps;
 use crate::report::{Architecture, Counts, JudgedIn, Replay, ReplayInputs, WrongOperation, where_of};
 use crate::session::arithmetic::parity;
 use crate::session::cause;
 use crate::session::incomplete::Incomplete;
-use crate::session::input::CandidateArgs;
 use crate::session::reading::ReadingArgs;
 use crate::session::replay::ReplaySession;
+use crate::session::source::CandidateArgs;
 use crate::session::source::OtherTokens;
 use crate::words::{safe, shorten, taps_in_words};
 

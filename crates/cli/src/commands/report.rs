@@ -13,9 +13,9 @@ use crate::output::{Inputs, is_stdout, print};
 use crate::render::html::Page;
 use crate::report::{Compare, CompareAndExplain, Explain};
 use crate::session::ids;
-use crate::session::input::CandidateArgs;
 use crate::session::is_recorded;
 use crate::session::pair::PairArgs;
+use crate::session::source::CandidateArgs;
 use crate::words::one_line;
 
 pub(crate) const HELP: &str = "Examples:
@@ -93,6 +93,7 @@ fn explanation(args: &ReportArgs, model: &Path) -> Result<Explain> {
         tokens: pair.tokens.tokens.as_deref().map(ids).transpose()?,
         decode_tokens: pair.tokens.decode_tokens.as_deref().map(ids).transpose()?,
         rows: pair.rows.clone(),
+        by_program: false,
         reading: pair.reading.clone(),
     };
     let judged = explained(candidate_args, &Effort { seconds: args.seconds, ..Effort::default() })?;

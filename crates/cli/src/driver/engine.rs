@@ -7,14 +7,13 @@ use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context, Result};
 use firstdiff_trace::{Dump, DumpError, Entry, NamedRows, OpenOptions, Rows, Tap, tap_names};
 use serde_json::{Value, json};
 
 use crate::driver::keeper::Keeper;
-use crate::driver::kept_runs::KeptRun;
 use crate::progress::Bar;
 use crate::session::incomplete::Incomplete;
 use crate::words::{safe, shorten};
@@ -112,6 +111,14 @@ impl fmt::Display for EngineFailure {
             }
         }
     }
+}
+
+/// A run that an earlier start made and that was not used up.
+#[derive(Debug)]
+pub(crate) struct KeptRun {
+    pub(crate) question: Question,
+    pub(crate) folder: PathBuf,
+    pub(crate) made: SystemTime,
 }
 
 /// A run that ended successfully.

@@ -1,23 +1,14 @@
 //! Decides whether runs of an earlier start may be used: only if one of them, made again, is the same bit for bit. The engine may have been rebuilt, on the
 //! PATH, by `cargo run`, or as a module.
 
-use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::Result;
 use firstdiff_compare::Place;
 use firstdiff_trace::Dump;
 
-use crate::driver::engine::Question;
+use crate::driver::engine::KeptRun;
 use crate::driver::evidence::same_bits;
-
-/// A run that an earlier start made and that was not used up.
-#[derive(Debug)]
-pub(crate) struct KeptRun {
-    pub(crate) question: Question,
-    pub(crate) folder: PathBuf,
-    pub(crate) made: SystemTime,
-}
 
 /// What is known about the runs of an earlier start.
 #[derive(Debug)]

@@ -1,11 +1,15 @@
 //! Renders reports: on a terminal, as JSON, tap by tap, as a page.
 
-pub use firstdiff_parity::render::screen;
 pub(crate) use firstdiff_parity::render::{alignment, divergence, table};
+pub use firstdiff_parity::render::{compare, screen};
 
+pub(crate) mod cause;
 pub(crate) mod github;
 pub(crate) mod html;
+pub(crate) mod inspect;
 pub mod json;
 pub(crate) mod junit;
+pub(crate) mod names;
 pub(crate) mod show;
+pub(crate) mod weights;
 pub(crate) mod why;

@@ -2,7 +2,8 @@
 
 use firstdiff_compare::number;
 
-use crate::render::screen::{BOLD, DIM, Screen, WARN, described, paint};
+use crate::render::compare::described;
+use crate::render::screen::{BOLD, DIM, Screen, WARN, paint};
 use crate::report::{Map, Show, TensorSummary};
 use crate::words::{layers_in_short, safe, shorten};
 

@@ -80,6 +80,10 @@ pub struct Explained {
     pub taps: Vec<String>,
     /// The same in words.
     pub place: String,
+    /// Other taps at which the same may be done: they are right with it as they are without it.
+    pub untold: Vec<String>,
+    #[serde(skip)]
+    pub(crate) untold_in_words: String,
     /// The recorded taps that show it.
     pub shown_at: Vec<String>,
     /// The operation of the first tap.
@@ -176,7 +180,7 @@ impl Explained {
         let open = finding.cause.is_none() && finding.through.is_empty();
         let is_unknown = matches!(finding.matched, Match::Unknown | Match::Closest) && finding.arithmetic.is_none();
         let to_record = not_recorded(finding, &session.replay, &session.input.dump);
-        let steps = session.steps_in_words(&finding.shown_at);
+        let steps = session.steps_in_words(&finding.shown_at, &finding.untold);
         let from = steps.map_or(String::new(), |steps| format!(", {steps}"));
         let shown = |t: &&Replayed| finding.shown_at.contains(&t.report.place);
         let first = session.replay.taps.iter().find(shown);
@@ -188,6 +192,11 @@ impl Explained {
             first.filter(|first| others.any(|t| t.wrong_rows != first.wrong_rows)).map(|first| first.report.place);
         let own = own.map_or(String::new(), |place| format!(" ({place})"));
         let tried = finding.tried.iter().map(|(&cause, &residual_nmse)| Tried { cause, residual_nmse });
+        let mut untold: Vec<Tap> = Vec::new();
+        for tap in finding.untold.iter().map(|place| place.tap).filter(|tap| !finding.taps.contains(tap)) {
+            untold.extend((!untold.contains(&tap)).then_some(tap));
+        }
+        let at_least = if untold.is_empty() { "" } else { "at least " };
         // The same mistake in one of these gives the same numbers.
         let or = match finding.cause.is_some() && !finding.through.is_empty() {
             true => format!(", or {}", where_of(&finding.through)),
@@ -196,7 +205,9 @@ impl Explained {
         Explained {
             tap: finding.taps.first().map(ToString::to_string),
             taps: names(&finding.taps),
-            place: where_of(&finding.taps) + &or + &from,
+            place: at_least.to_owned() + &where_of(&finding.taps) + &or + &from,
+            untold: names(&untold),
+            untold_in_words: where_of(&untold),
             shown_at: names(&finding.shown_at),
             op: finding.op.clone(),
             layers: finding.taps.iter().filter_map(|t| t.layer).collect(),
@@ -294,25 +305,27 @@ fn this_code(finding: &Finding, replay: &Replay) -> String {
     text
 }
 
-/// `layers 0-2, q_rope and k_rope`; of another stack `encoder layers 1-2, h`.
+/// `layers 0-2, q_rope and k_rope; layer 1, h`; of another stack `encoder layers 1-2, h`.
 pub(crate) fn where_of(taps: &[Tap]) -> String {
-    let (mut sites, mut stacks): (Vec<(&str, Site)>, Vec<&str>) = Default::default();
+    // Each site once, with its layers; sites of the same layers stand together.
+    let mut sites: Vec<(&str, Site)> = Vec::new();
     for site in taps.iter().map(|tap| (tap.stack(), tap.site)) {
-        if !stacks.contains(&site.0) {
-            stacks.push(site.0);
-        }
-        if !sites.contains(&site) {
-            sites.push(site);
+        sites.extend((!sites.contains(&site)).then_some(site));
+    }
+    let mut parts: Vec<(String, Vec<&str>)> = Vec::new();
+    for site in sites {
+        let layers = layers_of(taps.iter().copied().filter(|tap| (tap.stack(), tap.site) == site));
+        match parts.iter_mut().find(|(of, _)| *of == layers) {
+            Some((_, names)) => names.push(site.1.name()),
+            None => parts.push((layers, vec![site.1.name()])),
         }
     }
-    let parts = stacks.into_iter().map(|stack| {
-        let names: Vec<&str> = sites.iter().filter(|(of, _)| *of == stack).map(|(_, site)| site.name()).collect();
+    let words = parts.into_iter().map(|(layers, names)| {
         let names = match names.split_last() {
             Some((last, rest)) if !rest.is_empty() => format!("{} and {last}", rest.join(", ")),
             _ => names.join(""),
         };
-        let layers = layers_of(taps.iter().copied().filter(|tap| tap.stack() == stack));
         if layers.is_empty() { names } else { format!("{layers}, {names}") }
     });
-    parts.collect::<Vec<_>>().join("; ")
+    words.collect::<Vec<_>>().join("; ")
 }

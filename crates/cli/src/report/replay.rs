@@ -386,7 +386,7 @@ fn lines_not_checked(session: &ReplaySession, listed: &Report) -> Vec<String> {
 fn where_of(group: &[&Replayed], session: &ReplaySession) -> String {
     let tap = group[0].report.place.tap;
     let layers = layers_in_short(group.iter().filter_map(|t| t.report.place.tap.layer));
-    let steps = session.steps_in_words(&group.iter().map(|t| t.report.place).collect::<Vec<_>>());
+    let steps = session.steps_in_words(&group.iter().map(|t| t.report.place).collect::<Vec<_>>(), &[]);
     let steps = steps.map_or(String::new(), |steps| format!(" ({steps})"));
     format!("{}{steps}", tap.in_layers(&layers))
 }

@@ -13,7 +13,8 @@ use firstdiff_trace::Dump;
 
 use crate::progress::Bar;
 use crate::session::diagnosis::diagnosis_with_fix;
-use crate::session::input::{CandidateArgs, ReplayInput};
+use crate::session::input::ReplayInput;
+use crate::session::source::CandidateArgs;
 use crate::session::source::Source;
 use crate::session::{ByModel, Session, Tools};
 use crate::words::shorten;
@@ -91,6 +92,7 @@ fn beside_model(model: &Path, session: &Session, is_same_prompt: bool) -> anyhow
         tokens,
         decode_tokens,
         rows: session.options.rows.clone(),
+        by_program: false,
         reading: session.reading.clone(),
     };
     args.open()

@@ -1,10 +1,9 @@
 //! Opens what is judged: a model, a candidate's dump, the arithmetic it works in, and the tokens it was fed.
 
 use std::collections::HashSet;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
-use clap::Args;
 use firstdiff_compare::{Profile as NamedProfile, seen_padding};
 use firstdiff_explain::replay::{Options, shared_out};
 use firstdiff_model::{Cache, Format, Model, Profile, Prompt, TapValues};
@@ -13,38 +12,8 @@ use firstdiff_trace::{Batch, Dump, Entry, Meta, NamedRows, Rows, Tap, Tensor, Va
 use crate::session::arithmetic::{CoarserProfile, ProfileChoice};
 use crate::session::incomplete::Incomplete;
 use crate::session::is_recorded;
-use crate::session::reading::{ReadingArgs, take_sequence, token};
-use crate::session::source::{RecordedProgram, Source, refuse_weights};
-
-/// A model, a candidate, and how to judge it.
-#[derive(Clone, Debug, Args)]
-pub(crate) struct CandidateArgs {
-    /// A Hugging Face folder, a .gguf, a llama2.c .bin or a MiniMind .json; or a reference's dump that holds its program
-    pub(crate) model: PathBuf,
-    /// The candidate's dump
-    #[arg(value_name = "CAND", required = true)]
-    pub(crate) candidate: Option<PathBuf>,
-    /// In what arithmetic a right candidate works: exact, f32, f16, bf16, ggml [default: what the dump says, else f32]
-    #[arg(long)]
-    pub(crate) profile: Option<NamedProfile>,
-    /// The type the candidate keeps keys and values in: f32, f16, bf16, q8_0, e4m3 [default: what the dump says, else what fits]
-    #[arg(long)]
-    pub(crate) cache: Option<Cache>,
-    /// The weights of a recorded program, a folder or a file [default: the folder that the program names]
-    #[arg(long, value_name = "MODEL")]
-    pub(crate) weights: Option<PathBuf>,
-    /// Token ids the candidate was fed, where dump.json does not say: those of the prefill, or of all steps
-    #[arg(long, value_delimiter = ',', value_parser = token::<u32>)]
-    pub(crate) tokens: Option<Vec<u32>>,
-    /// Token ids of the candidate's decode steps, where dump.json does not say
-    #[arg(long, value_delimiter = ',', value_parser = token::<u32>)]
-    pub(crate) decode_tokens: Option<Vec<u32>>,
-    /// Token positions the candidate holds: all, last, or 0,3,7
-    #[arg(long)]
-    pub(crate) rows: Option<Rows>,
-    #[command(flatten)]
-    pub(crate) reading: ReadingArgs,
-}
+use crate::session::reading::take_sequence;
+use crate::session::source::{CandidateArgs, RecordedProgram, Source, refuse_weights};
 
 /// The model's profile of that name.
 pub(crate) fn model_profile(named: NamedProfile, cache: Cache) -> Profile {
@@ -75,14 +44,6 @@ pub(crate) struct ReplayInput {
 }
 
 impl CandidateArgs {
-    /// The candidate's dump.
-    ///
-    /// # Errors
-    /// When none is given.
-    pub(crate) fn candidate(&self) -> Result<&Path> {
-        self.candidate.as_deref().context("no candidate's dump is named")
-    }
-
     /// Opens both, and decides what neither declares.
     ///
     /// # Errors
@@ -182,7 +143,7 @@ impl CandidateArgs {
         }
         let options = Options { profile, cache, tokens, tokens_are_known, decode_tokens, rows, padding };
         let partial = args.reading.partial;
-        let source = Source::Plan { model: Box::new(model), options };
+        let source = Source::Plan { model: Box::new(model), options, by_program: args.by_program };
         Ok(ReplayInput { path: args.model, source, dump, named, why, coarser_profile, warnings, sequences, partial })
     }
 }

@@ -12,8 +12,8 @@ pub(crate) mod source;
 use anyhow::Result;
 use firstdiff_compare::{InReferenceOrder, TapReport, Verdict};
 use firstdiff_explain::program::Candidate;
+pub use firstdiff_parity::session::Tools;
 use firstdiff_parity::session::batch::into_undecided;
-pub use firstdiff_parity::session::pair::Tools;
 pub use firstdiff_parity::session::{ByModel, Comparison, Session, pair};
 pub(crate) use firstdiff_parity::session::{
     arithmetic, declared_cache, ids, incomplete, is_recorded, notes, reading, streams,
@@ -86,5 +86,6 @@ pub(crate) fn in_a_program<'a>(
         is_padded: session.is_padded,
         profile: model_profile(session.options.profile, Cache::F32),
         cache: (session.options.cache, session.cache_shown_by().is_some()),
+        are_tokens_known: true,
     }
 }

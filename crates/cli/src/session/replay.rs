@@ -33,13 +33,14 @@ impl ReplaySession {
         self.input.incomplete(Some(self.replay.taps.len())).verdict(self.of_what_is_there(), self.input.partial)
     }
 
-    /// In which decode steps places are wrong, up to the last step in which anything was judged.
-    pub(crate) fn steps_in_words(&self, wrong: &[Place]) -> Option<String> {
+    /// In which decode steps places are wrong, up to the last step in which anything was judged; those of `untold` may be wrong too.
+    pub(crate) fn steps_in_words(&self, wrong: &[Place], untold: &[Place]) -> Option<String> {
         let judged = self.replay.taps.iter().filter(|t| t.report.status != Status::Unchecked).map(|t| &t.report);
         let last = judged.clone().map(|t| t.place.step).max().unwrap_or(0);
         let of_them = |step: u32| {
             let shows =
                 |place: &Place| judged.clone().any(|t| t.place == Place { step, ..*place } && t.status.agrees());
+            let shows = |place: &Place| shows(place) && !untold.contains(&Place { step, ..*place });
             wrong.iter().all(shows)
         };
         steps_in_words(wrong.iter().map(|place| place.step), last, of_them)

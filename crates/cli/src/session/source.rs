@@ -3,27 +3,70 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
+use clap::Args;
 use firstdiff_compare::{CellsOf, Profile as NamedProfile, Report, Status, TapReport, Verdict};
 use firstdiff_explain::explain::{Effort, Explanation, Finding, Progress, explain};
 use firstdiff_explain::mistakes::find;
 use firstdiff_explain::program::{Candidate, Recording};
 use firstdiff_explain::replay::{Options, Replay, Replayed, replay};
-use firstdiff_model::Model;
+use firstdiff_model::{Cache, Model};
 use firstdiff_program::{ModelFolder, Program};
-use firstdiff_trace::{Dump, Tap};
+use firstdiff_trace::{Dump, Rows, Tap};
 
 use crate::session::arithmetic::CoarserProfile;
-use crate::session::input::CandidateArgs;
-use crate::session::reading::TokenArgs;
+use crate::session::reading::{ReadingArgs, TokenArgs, token};
 use crate::session::{Session, in_a_program, is_recorded};
 use crate::words::shorten;
 
 /// What a candidate is compared with.
 pub(crate) enum Source {
     /// A model that is read as a Plan, and how to judge by it.
-    Plan { model: Box<Model>, options: Options },
+    Plan { model: Box<Model>, options: Options, by_program: bool },
     /// The program that the reference ran.
     Program(Box<RecordedProgram>),
+}
+
+/// A model, a candidate, and how to judge it.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct CandidateArgs {
+    /// A Hugging Face folder, a .gguf, a llama2.c .bin or a MiniMind .json; or a reference's dump that holds its program
+    pub(crate) model: PathBuf,
+    /// The candidate's dump
+    #[arg(value_name = "CAND", required = true)]
+    pub(crate) candidate: Option<PathBuf>,
+    /// In what arithmetic a right candidate works: exact, f32, f16, bf16, ggml [default: what the dump says, else f32]
+    #[arg(long)]
+    pub(crate) profile: Option<NamedProfile>,
+    /// The type the candidate keeps keys and values in: f32, f16, bf16, q8_0, e4m3 [default: what the dump says, else what fits]
+    #[arg(long)]
+    pub(crate) cache: Option<Cache>,
+    /// The weights of a recorded program, a folder or a file [default: the folder that the program names]
+    #[arg(long, value_name = "MODEL")]
+    pub(crate) weights: Option<PathBuf>,
+    /// Token ids the candidate was fed, where dump.json does not say: those of the prefill, or of all steps
+    #[arg(long, value_delimiter = ',', value_parser = token::<u32>)]
+    pub(crate) tokens: Option<Vec<u32>>,
+    /// Token ids of the candidate's decode steps, where dump.json does not say
+    #[arg(long, value_delimiter = ',', value_parser = token::<u32>)]
+    pub(crate) decode_tokens: Option<Vec<u32>>,
+    /// Token positions the candidate holds: all, last, or 0,3,7
+    #[arg(long)]
+    pub(crate) rows: Option<Rows>,
+    /// Judge and explain by the operations of the model's program, as by a recorded one: more is tried (experimental)
+    #[arg(long)]
+    pub(crate) by_program: bool,
+    #[command(flatten)]
+    pub(crate) reading: ReadingArgs,
+}
+
+impl CandidateArgs {
+    /// The candidate's dump.
+    ///
+    /// # Errors
+    /// When none is given.
+    pub(crate) fn candidate(&self) -> Result<&Path> {
+        self.candidate.as_deref().context("no candidate's dump is named")
+    }
 }
 
 /// A reference's dump with its program and weights, and its comparison with the candidate.
@@ -62,7 +105,10 @@ impl Source {
     /// When a file cannot be read.
     pub(crate) fn explained(&self, dump: &Dump, effort: &Effort, progress: Progress<'_>) -> Result<Explanation> {
         Ok(match self {
-            Source::Plan { model, options } => explain(model, dump, options, effort, progress)?,
+            Source::Plan { model, options, by_program: true } => {
+                firstdiff_explain::model::explain(model, dump, options, effort, progress)?
+            }
+            Source::Plan { model, options, .. } => explain(model, dump, options, effort, progress)?,
             Source::Program(recorded) => recorded.explained(effort, progress)?,
         })
     }
@@ -73,7 +119,10 @@ impl Source {
     /// When a file cannot be read.
     pub(crate) fn replayed(&self, dump: &Dump) -> Result<Replay> {
         Ok(match self {
-            Source::Plan { model, options } => replay(model, dump, options, &mut |_, _| {})?,
+            Source::Plan { model, options, by_program: true } => {
+                firstdiff_explain::model::replay(model, dump, options, &mut |_, _| {})?
+            }
+            Source::Plan { model, options, .. } => replay(model, dump, options, &mut |_, _| {})?,
             Source::Program(recorded) => recorded.replayed()?,
         })
     }
@@ -195,7 +244,7 @@ impl RecordedProgram {
         }
         let judged = crate::session::run(session)?;
         if let Verdict::Incomparable(reason) = &judged.report.verdict
-            && judged.report.taps.iter().all(|tap| tap.layout.is_none())
+            && judged.report.taps.iter().all(|tap| tap.layout.is_none() && !tap.is_inconclusive())
         {
             bail!("incomparable: {}: {reason}", candidate.display());
         }

@@ -60,7 +60,7 @@ fn explained(n: usize, candidate: &[f32], only: &str) -> Value {
     std::fs::write(own.join("dump.json"), json!({ "tokens": dump["tokens"] }).to_string()).unwrap();
     let [golden, own] = [golden, own].map(|path| path.to_string_lossy().into_owned());
     let weights = format!("{FORGETTING}/model.safetensors");
-    json(&["explain", &golden, &own, "--weights", &weights, "--seconds", "3", "--only", only])
+    json(&["explain", &golden, &own, "--weights", &weights, "--seconds", "0.5", "--only", only])
 }
 
 fn logits() -> Vec<f32> {

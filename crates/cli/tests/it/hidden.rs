@@ -45,7 +45,8 @@ fn other(from: &Path, name: &str, tensor: impl Fn(&str, Shaped) -> Shaped, words
 fn codes(right: &Path, own: &Path) -> [Option<i32>; 3] {
     let [right, own] = [right, own].map(|path| path.to_string_lossy().into_owned());
     let of = |args: &[&str]| firstdiff(args).status.code();
-    let quick = ["--seconds", "1", "--faults", "1"];
+    // What is wrong, not why: the replay decides the exit code.
+    let quick = ["--seconds", "0"];
     [
         of(&["compare", &right, &own]),
         of(&["replay", MODEL, &own]),

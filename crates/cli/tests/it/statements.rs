@@ -142,7 +142,8 @@ fn of_a_fault_that_nothing_explains_only_what_was_seen_is_said() {
     ] {
         let out = run(folder.path(), file, Some(taps), false);
         change(&out.join(file), noise);
-        let text = in_one_line(&screen(&["explain", MODEL, &out.to_string_lossy(), "--seconds", "1", "--faults", "1"]));
+        let text =
+            in_one_line(&screen(&["explain", MODEL, &out.to_string_lossy(), "--seconds", "0.3", "--faults", "1"]));
         says(&text, "none of the mistakes tried here (");
         says(&text, words);
         assert!(!text.contains("all that it reads is right"), "{text}");
@@ -321,7 +322,7 @@ fn an_nmse_is_called_by_what_it_is_of() {
     let explained = |name: &str, with: &dyn Fn(usize, f32) -> f32| {
         let candidate = run(folder.path(), name, Some("layers.1.q*,layers.1.k*,layers.1.scores"), true);
         change(&candidate.join("layers.1.scores.npy"), with);
-        let args = ["explain", MODEL, &candidate.to_string_lossy(), "--seconds", "2", "--faults", "1"];
+        let args = ["explain", MODEL, &candidate.to_string_lossy(), "--seconds", "0.5", "--faults", "1"];
         in_one_line(&screen(&args))
     };
     let text = explained("head", &|at, x| if at / (14 * 14) == 2 { x * 1.1 } else { x });
@@ -389,7 +390,7 @@ fn the_heading_counts_what_is_listed() {
         // Each row times a number of its own.
         change(&out.join(format!("logits{step}.npy")), |at, x| noise(at / 151 * 31 + step.len(), 3.0) * x);
     }
-    let text = in_one_line(&screen(&["explain", MODEL, &out.to_string_lossy(), "--seconds", "1", "--faults", "1"]));
+    let text = in_one_line(&screen(&["explain", MODEL, &out.to_string_lossy(), "--seconds", "0.3", "--faults", "1"]));
     says(&text, "1 fault measured, no law found");
     says(&text, "true numbers, no law found");
     let golden = "programs/forgetting/golden";
@@ -402,7 +403,8 @@ fn the_heading_counts_what_is_listed() {
         change(&out.join(format!("{tap}.npy")), |_, x| 2.0 * x);
         change(&out.join(format!("{}.npy", tap.replace("gate", "act"))), |_, x| 4.0 * x);
     }
-    let text = in_one_line(&screen(&["explain", golden, &path, weights[0], weights[1]]));
+    let text =
+        in_one_line(&screen(&["explain", golden, &path, weights[0], weights[1], "--seconds", "0.5", "--faults", "1"]));
     says(&text, "2 taps off by what is taken back");
 }
 

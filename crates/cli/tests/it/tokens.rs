@@ -6,7 +6,7 @@ use firstdiff_model::{ModelError, Profile, Prompt, TapValues};
 use firstdiff_trace::{Recorder, Tap};
 use serde_json::{Value, json};
 
-use crate::common::{firstdiff, fixtures};
+use crate::common::{firstdiff, fixtures, in_one_line};
 
 /// The golden dump's tokens of the prefill.
 const TOKENS: [u32; 11] = [1, 17, 42, 99, 3, 150, 77, 17, 128, 64, 5];
@@ -39,10 +39,10 @@ fn ran(path: &Path, tokens: &[u32], change: impl Fn(&str, &mut Vec<f32>, &mut Ve
 }
 
 fn asked(arguments: &[&str]) -> (i32, Value, String) {
-    let done = firstdiff(&[arguments, &["--json", "-"]].concat());
-    let screen = String::from_utf8_lossy(&firstdiff(arguments).stdout).split_whitespace().collect::<Vec<_>>().join(" ");
-    let report = serde_json::from_slice(&done.stdout).unwrap_or(Value::Null);
-    (done.status.code().unwrap(), report, screen)
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let done = firstdiff(&[arguments, &["--json", &file.path().to_string_lossy()]].concat());
+    let report = serde_json::from_slice(&std::fs::read(file.path()).unwrap()).unwrap_or(Value::Null);
+    (done.status.code().unwrap(), report, in_one_line(&String::from_utf8_lossy(&done.stdout)))
 }
 
 fn told() -> String {
@@ -51,7 +51,8 @@ fn told() -> String {
 
 fn judged(command: &str, candidate: &str) -> (i32, Value, String) {
     let model = fixtures().join("models/llama").to_string_lossy().into_owned();
-    asked(&[command, &model, candidate, "--tokens", &told()])
+    let quick: &[&str] = if command == "explain" { &["--faults", "1"] } else { &[] };
+    asked(&[&[command, &model, candidate, "--tokens", &told()], quick].concat())
 }
 
 fn compared(candidate: &str) -> (i32, Value, String) {

@@ -4,7 +4,8 @@ use firstdiff_trace::{Dump, DumpError};
 
 use crate::conclude::moved_positions;
 use crate::graph::Place;
-use crate::layout::pair::{Pair, TensorRef};
+use crate::layout::elements::TensorRef;
+use crate::layout::pair::Pair;
 use crate::layout::types::Layout;
 use crate::report::anatomy::{Anatomy, Transform};
 use crate::report::{FirstDivergence, anatomy};

@@ -4,7 +4,8 @@ use firstdiff_trace::{Dump, DumpError, Site};
 
 use crate::align::chunks::ChunkAlignment;
 use crate::graph::Place;
-use crate::layout::pair::{Pair, TensorRef};
+use crate::layout::elements::TensorRef;
+use crate::layout::pair::Pair;
 use crate::metrics::Squares;
 use crate::report::anatomy::{Change, Transform};
 use crate::tolerance::judge::MASKED;

@@ -9,8 +9,8 @@ use crate::graph::{Place, op_of};
 use crate::report::log::Standing;
 use crate::report::reason::Reason;
 use crate::report::{KnownPart, Status, TapReport, Verdict};
-use crate::run::infer_steps::steps;
-use crate::run::steps::is_without_tokens;
+use crate::run::misaligned::is_without_tokens;
+use crate::run::steps::steps;
 use crate::taps::context::{Compared, ComparisonContext, TapJudgement};
 
 impl ComparisonContext<'_> {

@@ -143,6 +143,18 @@ impl ExpertChoices {
         Ok(choices)
     }
 
+    /// Whether each expert takes all tokens at a site, not only those sent to it.
+    pub(super) fn is_dense(&self, site: &ReferenceSite) -> bool {
+        let mut known = site.blocks.iter().filter_map(|(block, experts)| Some((self.reference.get(block)?, experts)));
+        let mut is_other = false;
+        let is_whole = known.all(|(choice, experts)| {
+            experts.iter().all(|(&expert, entry)| {
+                is_other |= entry.shape[0] != choice.count_of(expert);
+                entry.shape[0] == choice.tokens()
+            })
+        });
+        is_whole && is_other
+    }
     /// Whether the candidate recorded the choices of all these blocks.
     pub(super) fn has_all<'b>(&self, mut blocks: impl Iterator<Item = &'b Block>) -> bool {
         blocks.all(|block| self.candidate.contains_key(block))

@@ -146,7 +146,7 @@ impl RowReading {
     /// All readings that the shapes allow.
     pub(super) fn all(site: &ReferenceSite, candidate: &CandidateSite, choices: &ExpertChoices) -> Vec<RowReading> {
         let forms: &[RowForm] = if matches!(candidate, CandidateSite::ByExpert(_)) { &OWN } else { &TOGETHER };
-        let orders: &[Option<TokenOrder>] = match site.is_dense(choices) {
+        let orders: &[Option<TokenOrder>] = match choices.is_dense(site) {
             true => &[None],
             false => &[Some(TokenOrder::Token), Some(TokenOrder::Place)],
         };

@@ -5,7 +5,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use firstdiff_trace::{Dump, Entry, Tap, split_stored_name};
 
 use crate::expert::{EXPERTS, expert_of};
-use crate::experts::choice::ExpertChoices;
 use crate::taps::choice::CHOICE;
 
 /// The experts of a layer in a step.
@@ -91,20 +90,6 @@ impl ReferenceSite {
 
     pub(super) fn width(&self) -> usize {
         self.row.iter().product()
-    }
-
-    /// Whether each expert takes all tokens there, not only those sent to it.
-    pub(super) fn is_dense(&self, choices: &ExpertChoices) -> bool {
-        let mut known =
-            self.blocks.iter().filter_map(|(block, experts)| Some((choices.reference.get(block)?, experts)));
-        let mut is_other = false;
-        let is_whole = known.all(|(choice, experts)| {
-            experts.iter().all(|(&expert, entry)| {
-                is_other |= entry.shape[0] != choice.count_of(expert);
-                entry.shape[0] == choice.tokens()
-            })
-        });
-        is_whole && is_other
     }
 }
 

@@ -5,12 +5,12 @@
 //! underflow: below 1e-38 in f32, below 6e-8 in f16, below the last digit in printed values.
 
 use std::fmt;
+use std::ops::Range;
 
 use firstdiff_trace::{Site, to_bf16, to_f16};
-use rayon::prelude::*;
 
-use crate::judge::tensor::Difference;
 use crate::layout::pair::Pair;
+use crate::threads;
 use crate::tolerance::Profile;
 use crate::tolerance::judge::{
     MASK_EDGE, NORMAL_F16, SCORES_SCATTER, TAIL, TAIL_BF16, UNDERFLOW, UNDERFLOW_F16, UNDERFLOW_ROOM, WINDOW_ROWS,
@@ -52,9 +52,9 @@ pub(crate) fn leaked_at(pair: &Pair<'_>, masked: &[usize]) -> Option<Leak> {
     largest(pair, masked.iter().copied().filter(wrong), &|i| pair.candidate(i))
 }
 
-/// A row of probabilities that sums to 1 in the reference and not in the candidate: no error of scores causes that. `own` is the NMSE of rounding, including
+/// Head, position and sum of a row of probabilities that sums to 1 in the reference and not in the candidate: no error of scores causes that. `own` is the NMSE of rounding, including
 /// that of storing.
-pub(crate) fn unnormalised(pair: &Pair<'_>, profile: Profile, own: f64) -> Option<Difference> {
+pub(crate) fn unnormalised(pair: &Pair<'_>, profile: Profile, own: f64) -> Option<(usize, usize, f64)> {
     let &[heads, rows, keys] = pair.shape() else { return None };
     if pair.site() != Site::Probs || heads * rows * keys != pair.len() || keys == 0 {
         return None;
@@ -66,7 +66,7 @@ pub(crate) fn unnormalised(pair: &Pair<'_>, profile: Profile, own: f64) -> Optio
     let wrong = (0..heads * rows).map(|row| (row, off(row)));
     let wrong = wrong.filter(|(_, (own, due))| (due - 1.0).abs() <= room && (own - due).abs() > room);
     let (row, (candidate, _)) = wrong.max_by(|a, b| (a.1.0 - 1.0).abs().total_cmp(&(b.1.0 - 1.0).abs()))?;
-    Some(Difference::Unnormalised { head: row / rows, position: pair.token_position(row % rows), sum: candidate })
+    Some((row / rows, pair.token_position(row % rows), candidate))
 }
 
 type Get<'a> = &'a (dyn Fn(usize) -> f64 + Sync);
@@ -82,7 +82,7 @@ fn one_sided(pair: &Pair<'_>, profile: Profile, least: f64, zeros: Get<'_>, othe
 
 fn key_leak(pair: &Pair<'_>, profile: Profile, least: f64, zeros: Get<'_>, other: Get<'_>) -> Option<Leak> {
     let suspect = |i: &usize| zeros(*i) == 0.0 && other(*i).abs() > least;
-    let suspects: Vec<usize> = (0..pair.len()).into_par_iter().filter(suspect).collect();
+    let suspects = by_spans(pair.len(), |span| span.filter(suspect).collect::<Vec<_>>()).concat();
     if suspects.is_empty() {
         return None;
     }
@@ -123,8 +123,15 @@ fn limit_with_score_errors(limit: f64, (len, least): (usize, f64), one: Get<'_>,
         let (one, other) = (one(i).abs().ln(), other(i).abs().ln());
         (one - other).abs() / one.abs().max(other.abs()).max(1.0)
     };
-    let largest = (0..len).into_par_iter().filter(is_measured).map(log_distance).reduce(|| 0.0, f64::max);
+    let largest = by_spans(len, |span| span.filter(is_measured).map(log_distance).fold(0.0, f64::max));
+    let largest = largest.into_iter().fold(0.0, f64::max);
     limit.powf((1.0 - SCORES_SCATTER * largest).max(0.0))
+}
+
+/// `f` of each span of cells.
+fn by_spans<T: Send>(len: usize, f: impl Fn(Range<usize>) -> T + Send + Sync) -> Vec<T> {
+    const SPAN: usize = 1 << 14;
+    threads::map(len.div_ceil(SPAN), |i| f(i * SPAN..len.min((i + 1) * SPAN)))
 }
 
 fn largest(pair: &Pair<'_>, cells: impl Iterator<Item = usize>, probability: Get<'_>) -> Option<Leak> {

@@ -1,14 +1,13 @@
-//! Judges whether two tensors agree. This is the only verdict function: every other part of firstdiff calls it.
+//! Measures where and how two tensors differ, and decides whether that is rounding.
 
 use std::fmt;
 
 use firstdiff_trace::{Cache, Site};
 
-use crate::judge::cached::judge_as_cached;
 use crate::judge::inherited::Inherited;
 use crate::judge::leak;
 use crate::judge::leak::{Leak, LeakedProbability};
-use crate::layout::pair::{Pair, by_position};
+use crate::layout::pair::Pair;
 use crate::metrics::{Metrics, NonFinite, Squares};
 use crate::tolerance::Profile;
 use crate::tolerance::judge::{
@@ -434,22 +433,6 @@ impl Tolerance {
     }
 }
 
-/// Judges a pair by a tolerance.
-pub fn judge(pair: &Pair<'_>, profile: Profile, allowed: &Tolerance) -> PairJudgement {
-    let rows = pair.row_metrics();
-    let metrics = Metrics::merge_all(&rows);
-    let positions = by_position(pair, rows);
-    let balanced = balanced_nmse(&positions);
-    let outcome = outcome_of(pair, (&positions, balanced), &metrics, profile, allowed);
-    let as_cached = if outcome.agrees() { None } else { judge_as_cached(pair, profile, allowed) };
-    let (outcome, cost) = as_cached.unwrap_or((outcome, 0.0));
-    let usual = usual_energy(&positions);
-    let worst_position =
-        positions.iter().map(|row| relative_error(row, LEAST_ENERGY_SHARE * usual)).fold(0.0, f64::max);
-    let (whole, own) = (allowed.whole(profile) + cost, allowed.cumulative + cost);
-    PairJudgement { outcome, metrics, balanced, worst_position, allowed: whole, own }
-}
-
 /// A constant factor on all values, or on one head.
 pub(crate) fn structure(
     pair: &Pair<'_>,
@@ -505,7 +488,10 @@ pub(crate) fn outcome_of(
     }
     // Before anything is inconclusive: an error with structure at this size has it at any larger size.
     let structure = constant_factor(metrics, (pair.rows().0, pair.len()), profile, allowed)
-        .or_else(|| leak::unnormalised(pair, profile, allowed.cumulative))
+        .or_else(|| {
+            let (head, position, sum) = leak::unnormalised(pair, profile, allowed.cumulative)?;
+            Some(Difference::Unnormalised { head, position, sum })
+        })
         .or_else(|| wrong_row(pair, positions, profile, allowed))
         .or_else(|| wrong_head(pair, profile, allowed))
         .or_else(|| wrong_channel(pair, profile, allowed))
@@ -599,12 +585,12 @@ fn largest_position(pair: &Pair<'_>, positions: &[Metrics]) -> usize {
 }
 
 /// The usual mean square of a position.
-fn usual_energy(positions: &[Metrics]) -> f64 {
+pub(super) fn usual_energy(positions: &[Metrics]) -> f64 {
     median(positions.iter().map(mean_square)).unwrap_or(0.0)
 }
 
 /// The error relative to the position's own energy, or to `least` where that is larger.
-fn relative_error(row: &Metrics, least: f64) -> f64 {
+pub(super) fn relative_error(row: &Metrics, least: f64) -> f64 {
     match mean_square(row) {
         // Only infinities, the same on both sides: no error.
         _ if row.compared() == 0 => 0.0,

@@ -5,9 +5,11 @@
 
 use firstdiff_trace::{Rows, Site};
 
+use crate::layout::elements::{PairElements, TensorRef};
 use crate::layout::mismatch::NotComparable;
-use crate::layout::pair::{Pair, TensorRef};
-use crate::layout::strided::candidates;
+use crate::layout::pair::Pair;
+use crate::layout::rows::squeezed;
+use crate::layout::strided::layouts;
 use crate::layout::types::Layout;
 
 /// A tensor with its witness, and the layouts in which it may be read.
@@ -58,8 +60,13 @@ impl<'a> LayoutCandidates<'a> {
         let rows = self.as_it_stands.as_ref().map(Pair::other_row_orders).unwrap_or_default();
         // Already covered by the tensor as it stands, and its row orders.
         let in_place = self.as_it_stands.as_ref().is_ok_and(|pair| !matches!(pair.layout(), Layout::Permuted(_)));
-        let other = |pair: &Pair<'_>| !matches!(pair.layout(), Layout::Stored(stored) if in_place && stored.in_order());
-        let stored = candidates(self.site, &self.witness, &self.candidate, self.heads).into_iter().filter(other);
+        let layouts = layouts(self.site, &self.witness, &self.candidate, self.heads);
+        let stored = layouts.into_iter().filter(|(stored, _)| !(in_place && stored.in_order())).map(|(stored, map)| {
+            let side = PairElements { values: self.candidate.values, map: Some(map) };
+            let witness = PairElements { values: self.witness.values, map: None };
+            let shape = squeezed(self.site, self.witness.shape);
+            Pair::seen_as(self.site, shape, witness, side, Layout::Stored(stored))
+        });
         let with_heads = |pair: Pair<'a>| match self.heads {
             Some(heads) => pair.with_heads(heads).beginning_at(self.start),
             None => pair.beginning_at(self.start),
@@ -78,7 +85,7 @@ impl<'a> LayoutCandidates<'a> {
     /// What is wrong outside the witness's part, in a layout with padding or repeated heads.
     pub fn padding_error(&self, pair: &Pair<'_>) -> Option<String> {
         match pair.layout() {
-            Layout::Stored(stored) => stored.padding_error(pair, &self.candidate),
+            Layout::Stored(stored) => stored.padding_error(pair.site(), &self.candidate),
             _ => None,
         }
     }

@@ -2,6 +2,7 @@
 
 pub(crate) mod candidates;
 pub(crate) mod convention;
+pub(crate) mod elements;
 pub(crate) mod mismatch;
 pub(crate) mod pair;
 pub(crate) mod resolve;

@@ -1,55 +1,20 @@
 //! Pairs two tensors element by element: which element of the candidate belongs to which of the reference, and which are masked.
 
-use std::borrow::Cow;
 use std::ops::Range;
 use std::sync::Arc;
 
 use firstdiff_trace::{QkRows, Rows, Site, Values as Held};
-use rayon::prelude::*;
 
+use crate::layout::elements::{PairElements, TensorRef, borrow};
 use crate::layout::mismatch::{NotComparable, ShapeMismatch};
 use crate::layout::rows::{SelectedRows, positions_apart, select_rows};
 use crate::layout::shapes::match_shapes;
 use crate::layout::types::Layout;
-use crate::metrics::{Metrics, Squares, Values};
+use crate::metrics::{Metrics, Squares};
+use crate::threads;
 use crate::tolerance::judge::{EXP_VANISHES, MASKED, is_masked};
 use crate::tolerance::layout::PLACED_CORRELATION;
 use crate::words::{index_in_words, unravel};
-
-pub(crate) type IndexMap = Arc<dyn Fn(usize) -> usize + Send + Sync>;
-
-/// One side's elements, and where in them each element of the pair is.
-#[derive(Clone)]
-pub(crate) struct PairElements<'a> {
-    pub(crate) values: &'a Held<'a>,
-    pub(crate) map: Option<IndexMap>,
-}
-
-impl PairElements<'_> {
-    fn get(&self, index: usize) -> f64 {
-        self.values.get(self.map.as_ref().map_or(index, |map| map(index)))
-    }
-
-    /// The elements in `range`: borrowed where they are stored so as f64, else copied to `buffer`.
-    fn span<'b>(&'b self, range: Range<usize>, buffer: &'b mut Vec<f64>) -> &'b [f64] {
-        match &self.map {
-            None => borrow(self.values).slice(range).as_f64(buffer),
-            Some(map) => {
-                buffer.clear();
-                buffer.extend(range.map(|i| self.values.get(map(i))));
-                buffer
-            }
-        }
-    }
-
-    pub(crate) fn after(mut self, outer: IndexMap) -> Self {
-        self.map = Some(match self.map.take() {
-            Some(inner) => Arc::new(move |i| inner(outer(i))),
-            None => outer,
-        });
-        self
-    }
-}
 
 /// Two tensors, element by element, in the reference's shape and row-major order.
 #[derive(Clone)]
@@ -65,17 +30,6 @@ pub struct Pair<'a> {
     positions: Option<Arc<[usize]>>,
     /// The token position at which the step begins.
     start: usize,
-}
-
-/// A tensor as one side of a comparison.
-#[derive(Clone, Copy)]
-pub struct TensorRef<'a> {
-    /// Its elements.
-    pub values: &'a Held<'a>,
-    /// Its shape.
-    pub shape: &'a [usize],
-    /// The token positions it holds, where not all.
-    pub rows: Option<&'a Rows>,
 }
 
 impl<'a> Pair<'a> {
@@ -291,7 +245,7 @@ impl<'a> Pair<'a> {
         if self.site != Site::Scores && self.reference.map.is_none() && self.candidate.map.is_none() {
             return Metrics::measure_rows(borrow(self.reference.values), borrow(self.candidate.values), row);
         }
-        (0..self.len() / row).into_par_iter().map(|b| self.block_metrics(b * row, row)).collect()
+        threads::map(self.len() / row, |b| self.block_metrics(b * row, row))
     }
 
     /// NMSE of each position relative to its own energy; infinite where the two differ and that energy is zero or a value is not finite.
@@ -353,20 +307,6 @@ impl<'a> Pair<'a> {
 /// How many elements an estimate reads.
 const SAMPLE: usize = 512;
 
-/// The elements of a stored tensor, borrowed for the metrics.
-pub(crate) fn borrow<'a>(values: &'a Held<'_>) -> Values<'a> {
-    match values {
-        Held::F64(Cow::Borrowed(v)) => Values::F64(v),
-        Held::F64(Cow::Owned(v)) => Values::F64(v),
-        Held::F32(Cow::Borrowed(v)) => Values::F32(v),
-        Held::F32(Cow::Owned(v)) => Values::F32(v),
-        Held::F16(Cow::Borrowed(v)) => Values::F16(v),
-        Held::F16(Cow::Owned(v)) => Values::F16(v),
-        Held::BF16(Cow::Borrowed(v)) => Values::BF16(v),
-        Held::BF16(Cow::Owned(v)) => Values::BF16(v),
-    }
-}
-
 /// Replaces masked values by -inf: on both sides that agrees and is in no sum, on one side it differs.
 fn unify_masks(reference: &mut [f64], candidate: &mut [f64]) {
     let top = |row: &[f64]| row.iter().copied().fold(f64::NEG_INFINITY, f64::max);
@@ -404,7 +344,7 @@ mod tests {
     use super::*;
 
     fn stored(values: &[f64]) -> Held<'static> {
-        Held::F64(Cow::Owned(values.to_vec()))
+        Held::F64(std::borrow::Cow::Owned(values.to_vec()))
     }
 
     fn count(n: usize) -> Vec<f64> {

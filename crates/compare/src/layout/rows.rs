@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use firstdiff_trace::{Entry, NamedRows, Rows, Site};
 
+use crate::layout::elements::{PairElements, TensorRef};
 use crate::layout::mismatch::{NotComparable, ShapeMismatch};
-use crate::layout::pair::{PairElements, TensorRef};
 
 /// A shape without its batch axis: [T, D] for [1, T, D]. Unchanged where the vocabulary does not define the axes.
 pub(crate) fn squeezed(site: Site, shape: &[usize]) -> Vec<usize> {
@@ -87,7 +87,24 @@ pub(crate) fn select_rows<'a>(
         }
         side
     };
-    let (reference, candidate) = (vector(reference), vector(candidate));
+    // Rows of which only the numbers are known, in the other side's axes.
+    let flat = |mut side: SelectedRows<'a>, other: &[usize]| {
+        let count = match side.rows.as_ref().or(requested_rows) {
+            Some(Rows::List(list)) => list.len(),
+            Some(Rows::Named(NamedRows::Last)) => 1,
+            _ => return side,
+        };
+        let mut shape = other.to_vec();
+        if let Some(extent) = shape.get_mut(side.axis).filter(|_| side.axis > 0 && side.shape.len() == 1) {
+            *extent = count;
+            if shape.iter().product::<usize>() == side.shape[0] {
+                side.shape = shape;
+            }
+        }
+        side
+    };
+    let [left, right] = [&reference, &candidate].map(|side| side.shape.clone());
+    let (reference, candidate) = (vector(flat(reference, &right)), vector(flat(candidate, &left)));
     let extent = |side: &SelectedRows<'_>| {
         side.shape.get(side.axis).copied().ok_or(NotComparable::Shapes(ShapeMismatch::NoRowAxis))
     };

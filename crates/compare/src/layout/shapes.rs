@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use firstdiff_trace::{Site, element_count};
 
-use crate::layout::pair::IndexMap;
+use crate::layout::elements::IndexMap;
 use crate::layout::types::Layout;
 
 /// How memory of shape `candidate` is read in shape `reference`, if its shape alone decides it.

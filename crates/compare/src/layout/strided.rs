@@ -10,9 +10,8 @@ use std::sync::Arc;
 
 use firstdiff_trace::{QkRows, Site};
 
-use crate::layout::pair::{IndexMap, Pair, PairElements, TensorRef};
+use crate::layout::elements::{IndexMap, TensorRef};
 use crate::layout::rows::squeezed;
-use crate::layout::types::{Layout, rows_in_words};
 use crate::tolerance::judge::MASKED;
 
 /// Memory in an order that its content shows.
@@ -111,7 +110,7 @@ impl StridedLayout {
     }
 
     /// What the candidate holds beyond the reference's part that can be neither padding nor a copy.
-    pub(crate) fn padding_error(&self, pair: &Pair<'_>, candidate: &TensorRef<'_>) -> Option<String> {
+    pub(crate) fn padding_error(&self, site: Site, candidate: &TensorRef<'_>) -> Option<String> {
         let value = |index: &[usize]| {
             let at = self.axes.iter().zip(index).fold(0, |at, (axis, i)| at * axis.held + i);
             candidate.values.get(at)
@@ -137,7 +136,7 @@ impl StridedLayout {
                     *largest.entry(index[self.place('T')]).or_insert_with(top)
                 };
                 // Written so that a NaN is not padding.
-                let (one, many, is_right, what) = match (axis.name, pair.site()) {
+                let (one, many, is_right, what) = match (axis.name, site) {
                     ('S', Site::Probs) => ("key", "keys", x == 0.0, "not 0"),
                     ('S', Site::Scores) => ("key", "keys", x <= MASKED, "not masked"),
                     ('K', _) => ("head", "key/value heads", x == 0.0, "not 0"),
@@ -214,13 +213,14 @@ impl fmt::Display for StridedLayout {
     }
 }
 
-/// Every layout in which `candidate`'s memory may be the tensor of `reference`. `heads` is the number of heads merged in a context.
-pub(crate) fn candidates<'a>(
+/// Every layout in which `candidate`'s memory may be the tensor of `reference`, and where in that memory each element is. `heads` is the number of heads merged
+/// in a context.
+pub(crate) fn layouts(
     site: Site,
-    reference: &TensorRef<'a>,
-    candidate: &TensorRef<'a>,
+    reference: &TensorRef<'_>,
+    candidate: &TensorRef<'_>,
     heads: Option<usize>,
-) -> Vec<Pair<'a>> {
+) -> Vec<(StridedLayout, IndexMap)> {
     let partial = |o: &TensorRef<'_>| o.rows.is_some_and(|r| !r.is_all());
     let shape = squeezed(site, reference.shape);
     let count = candidate.values.len();
@@ -248,9 +248,7 @@ pub(crate) fn candidates<'a>(
                 let stored = StridedLayout { axes, in_order, shown, against_shape, rows };
                 let (view, offset) = stored.view(&fine);
                 if seen.insert((view.iter().copied().filter(|v| v.0 > 1).collect::<Vec<_>>(), offset)) {
-                    let side = PairElements { values: candidate.values, map: Some(strided(view, offset)) };
-                    let reference = PairElements { values: reference.values, map: None };
-                    found.push(Pair::seen_as(site, shape.clone(), reference, side, Layout::Stored(stored)));
+                    found.push((stored, strided(view, offset)));
                 }
             }
         }
@@ -366,4 +364,16 @@ fn strided(view: Vec<(usize, usize)>, offset: usize) -> IndexMap {
         }
         place
     })
+}
+
+/// The order of the rows of each head, where it is not the other side's.
+pub(crate) fn rows_in_words(rows: QkRows, witness: &str) -> String {
+    match rows {
+        QkRows::Adjacent => {
+            format!("rows of each head are in GGUF's order (adjacent RoPE pairs), the {witness}'s in Hugging Face's")
+        }
+        QkRows::Half => {
+            format!("rows of each head are in Hugging Face's order (RoPE halves), the {witness}'s in GGUF's")
+        }
+    }
 }

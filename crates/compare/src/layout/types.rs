@@ -4,7 +4,7 @@ use std::fmt;
 
 use firstdiff_trace::QkRows;
 
-use crate::layout::strided::StridedLayout;
+use crate::layout::strided::{StridedLayout, rows_in_words};
 
 /// How the candidate's memory was read to match the reference.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -87,18 +87,6 @@ impl Layout {
 impl fmt::Display for Layout {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.words("reference"))
-    }
-}
-
-/// The order of the rows of each head, where it is not the other side's.
-pub(crate) fn rows_in_words(rows: QkRows, witness: &str) -> String {
-    match rows {
-        QkRows::Adjacent => {
-            format!("rows of each head are in GGUF's order (adjacent RoPE pairs), the {witness}'s in Hugging Face's")
-        }
-        QkRows::Half => {
-            format!("rows of each head are in Hugging Face's order (RoPE halves), the {witness}'s in GGUF's")
-        }
     }
 }
 

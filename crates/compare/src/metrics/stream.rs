@@ -3,10 +3,9 @@
 //! A chunk fits the second-level cache; a span is a fixed number of chunks and the unit of parallel work. Chunks are merged in order within their span, and
 //! spans in order: the tree of additions depends only on the length, whichever thread did which span.
 
-use rayon::prelude::*;
-
 use super::kernel::{self, Float};
 use super::{Metrics, NonFinite, Peak, Values};
+use crate::threads;
 
 const CHUNK: usize = 16 * 1024;
 const SPAN: usize = 64 * CHUNK;
@@ -20,7 +19,7 @@ pub(super) fn metrics(reference: Values<'_>, candidate: Values<'_>) -> Metrics {
     if len <= SPAN {
         return span(0);
     }
-    let spans: Vec<Metrics> = (0..len.div_ceil(SPAN)).into_par_iter().map(|i| span(i * SPAN)).collect();
+    let spans = threads::map(len.div_ceil(SPAN), |i| span(i * SPAN));
     spans.into_iter().fold(Metrics::default(), Metrics::merge)
 }
 
@@ -29,11 +28,11 @@ pub(super) fn rows(reference: Values<'_>, candidate: Values<'_>, row: usize) -> 
     let len = reference.len();
     // Groups have a fixed size, so that which maxima are searched does not depend on the number of threads.
     let group = (SPAN / 16).div_ceil(row);
-    let of_group = |(number, rows): (usize, &mut [Metrics])| {
+    let count = len.div_ceil(row);
+    let of_group = |number: usize| {
         let mut best = None;
-        for (at, to) in rows.iter_mut().enumerate() {
-            let start = (number * group + at) * row;
-            let range = start..len.min(start + row);
+        let measured = |at: usize| {
+            let range = at * row..len.min((at + 1) * row);
             let seed = Metrics { peak: best, ..Metrics::default() };
             let mut metrics = continued(seed, reference.slice(range.clone()), candidate.slice(range));
             if metrics.peak == best {
@@ -41,12 +40,11 @@ pub(super) fn rows(reference: Values<'_>, candidate: Values<'_>, row: usize) -> 
             } else {
                 best = metrics.peak
             }
-            *to = metrics;
-        }
+            metrics
+        };
+        (number * group..count.min((number + 1) * group)).map(measured).collect::<Vec<_>>()
     };
-    let mut rows = vec![Metrics::default(); len.div_ceil(row)];
-    rows.par_chunks_mut(group).enumerate().for_each(of_group);
-    rows
+    threads::map(count.div_ceil(group), of_group).concat()
 }
 
 fn span_metrics(reference: Values<'_>, candidate: Values<'_>) -> Metrics {

@@ -12,8 +12,9 @@ use crate::graph::{Graph, OpenTaps};
 use crate::plan::doubts::doubts;
 use crate::report::reason::Reason;
 use crate::run::last::lengths;
+use crate::run::misaligned::{Misaligned, contradicted, misaligned};
 use crate::run::positions::declared_chunks;
-use crate::run::steps::{Chunks, Misaligned, contradicted, misaligned};
+use crate::run::steps::Chunks;
 use crate::tolerance::Extent;
 
 /// How two runs are aligned, by what their dumps declare and what their shapes show.

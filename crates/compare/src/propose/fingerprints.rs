@@ -12,7 +12,7 @@ use firstdiff_trace::{Dump, DumpError, Entry, Tap, Tensor};
 use crate::graph::Place;
 use crate::layout::rows::are_all;
 use crate::metrics::Squares;
-use crate::run::infer_steps::steps;
+use crate::run::steps::steps;
 use crate::tolerance::judge::MASKED;
 use crate::tolerance::layout::{ENERGIES_ROUNDED, FEW_FINGERPRINT_VALUES, SORTED_EXACT};
 

@@ -5,8 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use firstdiff_trace::{Site, Tap};
-
-use crate::propose::names::ProposalBasis;
+use serde::Serialize;
 
 /// Common words for a site, found between other words; the longest match counts.
 const WORDS: [(Site, &str); 27] = [
@@ -50,6 +49,41 @@ const WORDS: [(Site, &str); 27] = [
     (Site::FinalNorm, "final_norm ln_f norm_f final_layernorm output_norm last_norm norm"),
     (Site::Logits, "logits lm_head head unembed output result_output"),
 ];
+
+/// Why a name is proposed for a tap.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(tag = "by", rename_all = "lowercase")]
+pub enum ProposalBasis {
+    /// The same values, in any order.
+    Content {
+        /// NMSE between the sorted values: the worst of the matched tensors.
+        nmse: f64,
+        /// The second-best tap.
+        next: Option<NextTap>,
+        /// How many tensors of this name matched.
+        matched: usize,
+        /// How many there are.
+        of: usize,
+    },
+    /// The only tensor and the only tap with this number of elements. Their values differ.
+    Size {
+        /// Elements.
+        elements: usize,
+    },
+    /// A guess by the words in the name, its layer's number and its size; its values match no tap.
+    Words,
+    /// A guess by the order in which tensors of that size were written, and that in which a run produces such taps.
+    Order,
+}
+
+/// The second-best tap.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct NextTap {
+    /// Its name.
+    pub tap: String,
+    /// NMSE between the sorted values.
+    pub nmse: f64,
+}
 
 /// A name with one of its numbers replaced by the layer's, and the tensors with such names.
 pub(crate) struct Family {

@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use crate::graph::Place;
 use crate::propose::fingerprints::{Fingerprints, TensorForm, sorted_values};
-use crate::propose::guess::{Family, families, guesses, score};
+use crate::propose::guess::{Family, NextTap, ProposalBasis, families, guesses, score};
 use crate::tolerance::layout::{NAME_CLEARER, SORTED_EXACT, SORTED_ROOM};
 use crate::tolerance::{Extent, Profile, allowed_nmse};
 
@@ -23,41 +23,6 @@ pub struct Proposal {
     /// Why.
     #[serde(flatten)]
     pub evidence: ProposalBasis,
-}
-
-/// Why a name is proposed for a tap.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-#[serde(tag = "by", rename_all = "lowercase")]
-pub enum ProposalBasis {
-    /// The same values, in any order.
-    Content {
-        /// NMSE between the sorted values: the worst of the matched tensors.
-        nmse: f64,
-        /// The second-best tap.
-        next: Option<NextTap>,
-        /// How many tensors of this name matched.
-        matched: usize,
-        /// How many there are.
-        of: usize,
-    },
-    /// The only tensor and the only tap with this number of elements. Their values differ.
-    Size {
-        /// Elements.
-        elements: usize,
-    },
-    /// A guess by the words in the name, its layer's number and its size; its values match no tap.
-    Words,
-    /// A guess by the order in which tensors of that size were written, and that in which a run produces such taps.
-    Order,
-}
-
-/// The second-best tap.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct NextTap {
-    /// Its name.
-    pub tap: String,
-    /// NMSE between the sorted values.
-    pub nmse: f64,
 }
 
 /// A name whose tensor holds the same values as another's.

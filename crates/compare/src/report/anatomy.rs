@@ -5,7 +5,8 @@ use std::fmt;
 use firstdiff_evidence::{Account, BF16, Evidence, F32, choice, fitted};
 use firstdiff_trace::{Dump, Entry};
 
-use crate::layout::pair::{Pair, TensorRef};
+use crate::layout::elements::TensorRef;
+use crate::layout::pair::Pair;
 use crate::layout::shapes::permuted_index;
 use crate::layout::types::Layout;
 use crate::metrics::Squares;

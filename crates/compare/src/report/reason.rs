@@ -7,8 +7,8 @@ use crate::graph::Place;
 use crate::judge::tensor::Difference;
 use crate::layout::mismatch::ShapeMismatch;
 use crate::layout::types::Layout;
+use crate::run::misaligned::UnknownPositions;
 use crate::run::side::Side;
-use crate::run::steps::UnknownPositions;
 use crate::words::{number, tokens_in_words};
 
 /// What is known of the candidate's choice of experts where it may differ from the reference's.

@@ -9,7 +9,6 @@ use crate::layout::pair::Pair;
 use crate::layout::rotation::Heads;
 use crate::layout::types::Layout;
 use crate::layout::{Claim, LayoutEvidence, ResolvedClaims, Witness};
-use crate::rules::layouts::{agreeing_layout, as_it_stands};
 use crate::taps::context::{ComparisonContext, TapJudgement};
 use crate::taps::tap::TapJudge;
 use crate::tolerance::layout::ROTATION_ROOM;
@@ -24,7 +23,7 @@ pub(super) struct ReferenceWitness<'r, 'a> {
 
 impl<'r, 'a> ReferenceWitness<'r, 'a> {
     pub(super) fn new(context: &'r ComparisonContext<'a>, taps: &'r [TapJudgement]) -> ReferenceWitness<'r, 'a> {
-        ReferenceWitness { context, taps, agreeing: taps.iter().map(|here| agreeing_layout(here).cloned()).collect() }
+        ReferenceWitness { context, taps, agreeing: taps.iter().map(|here| here.agreeing_layout().cloned()).collect() }
     }
 }
 
@@ -124,7 +123,7 @@ impl ReferenceWitness<'_, '_> {
     fn remains_compared(&self, index: usize, resolved: &ResolvedClaims) -> bool {
         match resolved.evidence(self.place(index)) {
             Some(LayoutEvidence::None) => false,
-            Some(LayoutEvidence::Against) => as_it_stands(&self.taps[index]).is_compared(),
+            Some(LayoutEvidence::Against) => self.taps[index].as_it_stands().is_compared(),
             Some(LayoutEvidence::For) | None => self.taps[index].is_compared(),
         }
     }

@@ -15,7 +15,7 @@ use crate::report::reason::Reason;
 use crate::rules::draft::RuleDraft;
 use crate::rules::evidence::ReferenceWitness;
 use crate::rules::{Changes, RuleResult};
-use crate::taps::context::{AsStored, Compared, ComparisonContext, TapJudgement};
+use crate::taps::context::{Compared, ComparisonContext, TapJudgement};
 use crate::taps::tap::TapJudge;
 use crate::tolerance::layout::MISPLACED_CORRELATION;
 
@@ -30,7 +30,7 @@ impl ComparisonContext<'_> {
         for (index, (place, here)) in self.graph.places().iter().zip(taps).enumerate() {
             match (resolved.evidence(*place), here.provisional()) {
                 (Some(LayoutEvidence::None), Some(layout)) => draft.set(index, undecided_layout(layout)),
-                (Some(LayoutEvidence::Against), _) => draft.set(index, as_it_stands(here)),
+                (Some(LayoutEvidence::Against), _) => draft.set(index, here.as_it_stands()),
                 _ => {}
             }
         }
@@ -57,7 +57,7 @@ impl ComparisonContext<'_> {
         for layer in layers.values() {
             let rows = |sites: &[Site], taps: &[TapJudgement]| -> Vec<(usize, Layout)> {
                 let here = layer.iter().filter(|&&i| is_at(&places[i], sites));
-                here.filter_map(|&i| Some((i, agreeing_layout(&taps[i])?.clone()))).collect()
+                here.filter_map(|&i| Some((i, taps[i].agreeing_layout()?.clone()))).collect()
             };
             let (queries, keys) = (rows(&QUERIES, draft), rows(&KEYS, draft));
             let unlike = queries.iter().any(|(_, q)| keys.iter().any(|(_, k)| q.rows() != k.rows()));
@@ -72,7 +72,7 @@ impl ComparisonContext<'_> {
 
     /// Measures differences in the order that other taps show for the dump: otherwise the error could not be interpreted.
     fn measure_in_conventions(&self, draft: &mut RuleDraft, known: &[LayoutConvention]) -> Result<(), DumpError> {
-        let agreeing: Vec<Layout> = draft.iter().filter_map(agreeing_layout).cloned().collect();
+        let agreeing: Vec<Layout> = draft.iter().filter_map(TapJudgement::agreeing_layout).cloned().collect();
         let seen = |is: &dyn Fn(&StridedLayout) -> bool| {
             agreeing.iter().any(|l| matches!(l, Layout::Stored(stored) if is(stored)))
         };
@@ -193,46 +193,17 @@ fn looks_misplaced(compared: &Compared) -> bool {
     metrics.correlation().is_some_and(|correlation| correlation < MISPLACED_CORRELATION) || ours > 0 && ours == theirs
 }
 
-/// The layout in which a tap agrees.
-pub(super) fn agreeing_layout(judgement: &TapJudgement) -> Option<&Layout> {
-    match judgement {
-        TapJudgement::Compared(judged) if judged.judgement.outcome.agrees() => Some(&judged.layout),
-        _ => None,
-    }
-}
-
 /// The layout that explains a tap: the one in which it agrees, or the order of rows in which it was measured.
 fn undone_layout(judgement: &TapJudgement) -> Option<&Layout> {
     match judgement {
         TapJudgement::Compared(judged) if matches!(judged.layout, Layout::Rows { .. }) => Some(&judged.layout),
-        _ => agreeing_layout(judgement),
+        _ => judgement.agreeing_layout(),
     }
 }
 
 /// A tap that agrees in this layout, where nothing shows whether the dump has it.
 fn undecided_layout(layout: &Layout) -> TapJudgement {
     TapJudgement::Unchecked(Reason::Unconfirmed(layout.clone()))
-}
-
-/// A tap as it stands, without its unconfirmed layout.
-pub(super) fn as_it_stands(found: &TapJudgement) -> TapJudgement {
-    let TapJudgement::Compared(judged) = found else { return TapJudgement::NotRecorded };
-    match &judged.as_stored {
-        Some(AsStored::ShapeMismatch(reason)) => TapJudgement::ShapeMismatch(reason.clone()),
-        Some(AsStored::Compared(plain)) => {
-            let (shape, positions) = (judged.shape.clone(), judged.positions.clone());
-            let judgement = (**plain).clone();
-            TapJudgement::from(Compared {
-                judgement,
-                shape,
-                positions,
-                layout: Layout::Same,
-                as_stored: None,
-                part: judged.part.clone(),
-            })
-        }
-        None => TapJudgement::NotRecorded,
-    }
 }
 
 /// The layouts that were applied, a line for each.

@@ -7,9 +7,11 @@
 use firstdiff_trace::{DumpError, Site, Values};
 
 use crate::graph::Place;
+use crate::judge::judge;
 use crate::judge::leak::{LeakedProbability, leaked_at};
-use crate::judge::tensor::{Difference, Outcome, PairJudgement, Tolerance, judge};
-use crate::layout::pair::{Pair, TensorRef};
+use crate::judge::tensor::{Difference, Outcome, PairJudgement, Tolerance};
+use crate::layout::elements::TensorRef;
+use crate::layout::pair::Pair;
 use crate::layout::types::Layout;
 use crate::rules::RuleResult;
 use crate::rules::draft::RuleDraft;

@@ -3,7 +3,8 @@
 use firstdiff_trace::Share;
 
 use crate::graph::Place;
-use crate::judge::tensor::{Difference, Outcome, PairJudgement, Tolerance, judge};
+use crate::judge::judge;
+use crate::judge::tensor::{Difference, Outcome, PairJudgement, Tolerance};
 use crate::metrics::Metrics;
 use crate::rules::{Changes, RuleResult};
 use crate::taps::context::{Compared, ComparisonContext, TapJudgement};

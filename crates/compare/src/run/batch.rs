@@ -4,7 +4,7 @@ use firstdiff_trace::{Batch, Dump, DumpError, Entry, Site, Tap, element_count};
 
 use crate::graph::Place;
 use crate::layout::rows::squeezed;
-use crate::run::steps::names_no_tokens;
+use crate::run::misaligned::names_no_tokens;
 
 /// The batches of two dumps; `None` for a side that holds one sequence.
 #[derive(Clone, Debug, Default)]

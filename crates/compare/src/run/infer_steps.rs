@@ -1,16 +1,11 @@
 //! Infers the chunks of a run that does not record them, from how many rows of the reference's tensors it holds.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use firstdiff_trace::{Dump, Entry, Tap};
 
 use crate::layout::rows::{are_all, squeezed};
-use crate::run::steps::{Chunks, length_witnesses};
-
-/// The steps of which a dump holds anything.
-pub(crate) fn steps(dump: &Dump) -> BTreeSet<u32> {
-    dump.entries().iter().map(|entry| entry.step).chain(dump.parts().iter().map(|part| part.step)).collect()
-}
+use crate::run::steps::{Chunks, length_witnesses, steps};
 
 /// The chunks of the candidate: as it declares or shows, else as the reference's rows and steps count them.
 pub(crate) fn chunks(candidate: &Dump, reference: &Dump, ours: &Chunks) -> Option<Chunks> {

@@ -5,6 +5,7 @@ pub(crate) mod embeddings;
 pub(crate) mod infer_steps;
 pub(crate) mod kv_cache;
 pub(crate) mod last;
+pub(crate) mod misaligned;
 pub(crate) mod padding;
 pub(crate) mod positions;
 pub(crate) mod seen_padding;

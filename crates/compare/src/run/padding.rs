@@ -8,9 +8,8 @@ use firstdiff_trace::{Dump, DumpError, Entry, NamedRows, PaddingSide, Rows, Sequ
 use crate::layout::rows::{are_all, squeezed};
 use crate::layout::types::Layout;
 use crate::metrics::Metrics;
-use crate::run::infer_steps::steps;
 use crate::run::slice::{AxisOrder, Cut, CutError, custom, cut};
-use crate::run::steps::lengths_by_shapes;
+use crate::run::steps::{lengths_by_shapes, steps};
 use crate::tolerance::run::SAME_TOKENS;
 
 /// The positions of a prefill that are tokens, of how many, and how that is known.

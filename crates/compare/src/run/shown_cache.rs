@@ -4,7 +4,8 @@ use firstdiff_trace::{Cache, Dump, DumpError, Site, Tap};
 
 use crate::judge::cached::is_rounded;
 use crate::layout::candidates::LayoutCandidates;
-use crate::layout::pair::{Pair, TensorRef};
+use crate::layout::elements::TensorRef;
+use crate::layout::pair::Pair;
 use crate::layout::rows::{are_all, squeezed};
 use crate::metrics::{Metrics, Squares};
 use crate::tolerance::run::{CACHE_TELLS, ENOUGH_ROUNDED, PRODUCTS_COME_OUT, SAME_TOKENS};

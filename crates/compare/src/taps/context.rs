@@ -15,9 +15,26 @@ use crate::report::log::{LogEntry, Stage, Standing};
 use crate::report::noise::Noise;
 use crate::report::reason::Reason;
 use crate::report::{KnownPart, start};
-use crate::taps::share::JudgedBefore;
 use crate::tolerance::context::NOISE_ROOM;
 use crate::tolerance::{Profile, allowed_nmse, storage_nmse};
+
+/// The taps of several shares.
+#[derive(Clone, Debug)]
+pub struct JudgedBefore(pub(super) BTreeMap<Place, StoredJudgement>);
+
+/// One tap that was compared.
+#[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
+pub(super) struct StoredJudgement {
+    pub(super) step: u32,
+    pub(super) tap: String,
+    pub(super) judgement: PairJudgement,
+    pub(super) shape: Vec<usize>,
+    pub(super) positions: Option<Vec<usize>>,
+    pub(super) layout: Layout,
+    pub(super) plain: Option<AsStored>,
+    /// A checksum of each side: see `sample` in share.rs.
+    pub(super) seen: [Option<u32>; 2],
+}
 
 /// The options of a comparison.
 #[derive(Clone, Debug)]
@@ -177,6 +194,29 @@ impl TapJudgement {
 
     pub(crate) fn is_compared(&self) -> bool {
         matches!(self, TapJudgement::Compared(_))
+    }
+
+    /// The layout in which it agrees.
+    pub(crate) fn agreeing_layout(&self) -> Option<&Layout> {
+        match self {
+            TapJudgement::Compared(judged) if judged.judgement.outcome.agrees() => Some(&judged.layout),
+            _ => None,
+        }
+    }
+
+    /// The same as it stands, without its unconfirmed layout.
+    pub(crate) fn as_it_stands(&self) -> TapJudgement {
+        let TapJudgement::Compared(judged) = self else { return TapJudgement::NotRecorded };
+        match &judged.as_stored {
+            Some(AsStored::ShapeMismatch(reason)) => TapJudgement::ShapeMismatch(reason.clone()),
+            Some(AsStored::Compared(plain)) => TapJudgement::from(Compared {
+                judgement: (**plain).clone(),
+                layout: Layout::Same,
+                as_stored: None,
+                ..(**judged).clone()
+            }),
+            None => TapJudgement::NotRecorded,
+        }
     }
 
     /// The layout in which it agrees, where that still has to be confirmed.

@@ -5,8 +5,8 @@ use firstdiff_trace::{Dump, Entry, NamedRows, Rows};
 use crate::graph::Place;
 use crate::layout::rows::{are_all, squeezed};
 use crate::run::last::is_single;
+use crate::run::misaligned::is_without_tokens;
 use crate::run::positions::position_axis_of_one;
-use crate::run::steps::is_without_tokens;
 use crate::taps::context::ComparisonContext;
 
 impl ComparisonContext<'_> {

@@ -18,13 +18,13 @@ pub(crate) mod share;
 pub(crate) mod tap;
 
 use firstdiff_trace::{DumpError, Entry};
-use rayon::prelude::*;
 
 use crate::graph::Place;
 use crate::report::log::{LogEntry, Stage};
 use crate::taps::aligned::AlignedTap;
 use crate::taps::choice::is_choice;
 use crate::taps::context::{ComparisonContext, TapJudgement};
+use crate::threads;
 
 /// How many taps are read at once: enough to keep all threads busy, and few enough to map.
 const SIDE_BY_SIDE: usize = 32;
@@ -34,9 +34,7 @@ pub(crate) fn by_themselves<'r>(
     context: &'r ComparisonContext<'_>,
     places: &'r [Place],
 ) -> impl Iterator<Item = Result<TapJudgement, DumpError>> + 'r {
-    let judged = |some: &'r [Place]| {
-        some.par_iter().with_max_len(1).map(|&place| context.judged_by_itself(place)).collect::<Vec<_>>()
-    };
+    let judged = |some: &'r [Place]| threads::map(some.len(), |i| context.judged_by_itself(some[i]));
     portions(context, places).flat_map(judged)
 }
 

@@ -7,9 +7,11 @@ use firstdiff_trace::{DType, DumpError, Entry, Partial, Rows, Values, element_co
 
 use crate::graph::Place;
 use crate::judge::cached::move_towards;
-use crate::judge::tensor::{Difference, Outcome, PairJudgement, Tolerance, judge};
+use crate::judge::judge;
+use crate::judge::tensor::{Difference, Outcome, PairJudgement, Tolerance};
+use crate::layout::elements::TensorRef;
 use crate::layout::mismatch::{NotComparable, ShapeMismatch};
-use crate::layout::pair::{Pair, TensorRef};
+use crate::layout::pair::Pair;
 use crate::layout::rows::are_all;
 use crate::layout::types::Layout;
 use crate::report::KnownPart;

@@ -11,8 +11,9 @@ use firstdiff_trace::{Cache, DumpError, Site, Tap};
 use crate::align::chunks::name_of;
 use crate::judge::cached::beyond_the_profile;
 use crate::judge::inherited::Inherited;
+use crate::judge::judge;
 use crate::judge::tensor::{
-    Outcome, PairJudgement, Tolerance, balanced_nmse, judge, mean_square, median, size, size_of, square_error,
+    Outcome, PairJudgement, Tolerance, balanced_nmse, mean_square, median, size, size_of, square_error,
 };
 use crate::layout::pair::{Pair, by_position};
 use crate::layout::types::Layout;

@@ -3,7 +3,8 @@
 use firstdiff_trace::{Dump, DumpError, Entry, Joined, Ranks, Share, Site, Tensor};
 
 use crate::graph::Place;
-use crate::layout::pair::{Pair, borrow};
+use crate::layout::elements::borrow;
+use crate::layout::pair::Pair;
 use crate::layout::types::Layout;
 use crate::metrics::{Metrics, Squares};
 use crate::report::anatomy::RankError;

@@ -3,17 +3,14 @@
 //! A share holds the judgements of taps by their two tensors, as the stage `taps` gives them; rules over all taps run once, on all shares. A tap that is in
 //! no share is judged then: the result is that of one run, to the bit.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use firstdiff_trace::{Dump, DumpError, Entry, Tap, Tensor, stored_name};
 use serde::{Deserialize, Serialize};
 
 use crate::graph::{Graph, Place};
-use crate::judge::tensor::PairJudgement;
-use crate::layout::types::Layout;
 use crate::taps::by_themselves;
-use crate::taps::context::{AsStored, Compared, ComparisonContext, Options, TapJudgement};
+use crate::taps::context::{Compared, ComparisonContext, JudgedBefore, Options, StoredJudgement, TapJudgement};
 
 /// The share of a comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -27,29 +24,6 @@ pub struct Share {
 /// The taps of a share, as they were judged by themselves.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct JudgedShare(Vec<StoredJudgement>);
-
-/// The taps of several shares.
-#[derive(Clone, Debug)]
-pub struct JudgedBefore(BTreeMap<Place, StoredJudgement>);
-
-/// One tap that was compared.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-struct StoredJudgement {
-    step: u32,
-    tap: String,
-    judgement: PairJudgement,
-    shape: Vec<usize>,
-    positions: Option<Vec<usize>>,
-    layout: Layout,
-    plain: Option<AsStored>,
-    /// A checksum of each side: see [`sample`].
-    seen: [Option<u32>; 2],
-}
-
-/// The bytes are not a share of a comparison.
-#[derive(Debug, thiserror::Error)]
-#[error("not what `compare --part` writes: {0}")]
-pub struct ShareError(#[from] postcard::Error);
 
 impl Share {
     /// The places of the share; all shares have about the same number of bytes.
@@ -120,24 +94,6 @@ impl StoredJudgement {
 
     fn place(&self) -> Place {
         Place { step: self.step, tap: Tap::named(&self.tap) }
-    }
-}
-
-impl JudgedShare {
-    /// The share as bytes.
-    ///
-    /// # Errors
-    /// When there is not enough memory.
-    pub fn to_bytes(&self) -> Result<Vec<u8>, ShareError> {
-        Ok(postcard::to_allocvec(self)?)
-    }
-
-    /// Reads a share from bytes.
-    ///
-    /// # Errors
-    /// When they were not made by [`to_bytes`](JudgedShare::to_bytes).
-    pub fn from_bytes(bytes: &[u8]) -> Result<JudgedShare, ShareError> {
-        Ok(postcard::from_bytes(bytes)?)
     }
 }
 

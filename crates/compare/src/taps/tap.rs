@@ -3,11 +3,13 @@
 use firstdiff_trace::{DumpError, Entry, QkRows, Site, Tap, Values};
 
 use crate::graph::Place;
-use crate::judge::tensor::{Difference, Outcome, PairJudgement, Tolerance, judge};
+use crate::judge::judge;
+use crate::judge::tensor::{Difference, Outcome, PairJudgement, Tolerance};
 use crate::layout::candidates::LayoutCandidates;
+use crate::layout::elements::TensorRef;
 use crate::layout::explains;
 use crate::layout::mismatch::{NotComparable, ShapeMismatch};
-use crate::layout::pair::{Pair, TensorRef};
+use crate::layout::pair::Pair;
 use crate::layout::types::Layout;
 use crate::report::reason::Reason;
 use crate::taps::context::{AsStored, Compared, ComparisonContext, TapJudgement};

@@ -88,6 +88,8 @@ pub struct Finding {
     pub taps: Vec<Tap>,
     /// The recorded taps that show it: the same, where all was recorded.
     pub shown_at: Vec<Place>,
+    /// Other places where the same may be done: they are right with it as they are without.
+    pub untold: Vec<Place>,
     /// The operation of the first tap.
     pub op: String,
     /// The cause; of `Closest`, what came nearest.
@@ -116,6 +118,8 @@ pub struct Finding {
     pub tried: BTreeMap<&'static str, f64>,
     /// Mistakes and sets of them whose turn did not come in the time given.
     pub untried: usize,
+    /// What it has in common with the same in other layers, where a parameter names a tensor of each.
+    pub(crate) kin: Option<String>,
     /// What else is to be known.
     pub note: Option<String>,
     /// Of what gives all numbers, and is not proved by them: what they carry. Nothing else is measured of them then.
@@ -216,6 +220,8 @@ impl Finding {
         self.taps.extend(other.taps);
         self.shown_at.extend(other.shown_at.into_iter().filter(is_new));
         self.remainders.extend(other.remainders.into_iter().filter(|rest| is_new(&rest.place)));
+        self.untold.extend(other.untold);
+        self.untold.retain(|place| !self.shown_at.contains(place));
         let causes: Vec<Cause> =
             other.alternatives.into_iter().filter(|cause| !self.alternatives.contains(cause)).collect();
         self.alternatives.extend(causes);

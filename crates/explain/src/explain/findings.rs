@@ -291,7 +291,7 @@ pub(crate) fn measured_in_the_prefill_alone(findings: &mut [Finding], replay: &R
 }
 
 /// Where tokens stand is not to be told where nobody says which they are, and of how many.
-fn of_no_known_positions(findings: &mut [Finding]) {
+pub(crate) fn of_no_known_positions(findings: &mut [Finding]) {
     let shift = |cause: &Cause| {
         cause.params.iter().any(|(name, _)| cause.param(name).is_some_and(|param| param.needs_positions))
     };

@@ -3,6 +3,7 @@
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex};
 
+use firstdiff_model::WeightView;
 use firstdiff_program::{At, Bench, Change, Edit, Kind, Operand, Operation, Program, Scalar, Slice, Tensor, View};
 use firstdiff_trace::Site;
 use ndarray::{ArrayD, Dimension, IxDyn};
@@ -113,6 +114,11 @@ impl<'a> Context<'a> {
 
     pub(crate) fn is_weight(&self, view: &View) -> bool {
         self.program.weights().contains_key(&view.buffer)
+    }
+
+    /// A weight as its file holds it.
+    pub(crate) fn stored(&self, view: &View) -> Option<WeightView<'a>> {
+        self.bench.stored(self.weight(view)?)
     }
 
     /// Whether rows of it are looked up by ids.

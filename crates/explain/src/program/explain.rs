@@ -1,6 +1,6 @@
 //! Why is it wrong? Each wrong slice is carried out otherwise, until the candidate's own numbers come out.
 
-use std::cell::OnceCell;
+use std::cell::{OnceCell, RefCell};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Instant;
@@ -8,17 +8,17 @@ use std::time::Instant;
 use firstdiff_compare::{Place, SeenPadding, Status, TapReport, is_masked};
 use firstdiff_evidence::Evidence;
 use firstdiff_model::Profile;
-use firstdiff_program::{Bench, Edit, Operand, Program, Slice};
+use firstdiff_program::{At, Baseline, Bench, Edit, Operand, Program, Slice};
 use firstdiff_trace::{Site, Tap};
 use ndarray::ArrayD;
 
 use crate::explain::finding::{Counted, other_counts, unmasked_padding};
-use crate::explain::findings::{join_named, show_nothing};
+use crate::explain::findings::{join_named, of_no_known_positions, show_nothing};
 use crate::explain::not_testable::LARGE;
 use crate::explain::{A_MOMENT, Effort, Explanation, Finding, Progress, misrecorded, moved_alike};
 use crate::mistakes::norm::NORM_OMITTED;
 use crate::mistakes::precision::PRECISION;
-use crate::mistakes::{StandsBehind, Values};
+use crate::mistakes::{BeginsLater, StandsBehind, Values};
 use crate::paid::evidence;
 use crate::program::arithmetic::another;
 use crate::program::context::Context;
@@ -34,9 +34,10 @@ use crate::replay::reason::Reason;
 use crate::replay::right::distance;
 use crate::replay::{ReplayError, Replayed};
 use crate::search::budget::Budget;
+use crate::tolerance::replay::OWN_ROUNDING;
 use crate::tolerance::search::{
-    CAUSE_LEAVES, CAUSE_LEAVES_ROUNDED, EQUAL_BITS, F32_LEAVES, FINEST, NEARER, NEARLY_LEAVES, ROUNDING_ROOM,
-    SAME_RESIDUAL, SAME_SIZE, TUNED_TO_ROUNDING, UNLISTED_SHARE,
+    CAUSE_LEAVES, CAUSE_LEAVES_ROUNDED, EQUAL_BITS, F32_LEAVES, FINEST, MATTERS, NEARER, NEARLY_LEAVES, NO_RESIDUAL,
+    ROUNDING_ROOM, SAME_RESIDUAL, SAME_SIZE, SPAN_ADDS_UP, TUNED_TO_ROUNDING, UNLISTED_SHARE,
 };
 
 /// Replays a candidate, and looks for what is done otherwise where it goes wrong.
@@ -75,6 +76,7 @@ pub fn explain(
         contradicted: BTreeSet::new(),
         unexplained: BTreeSet::new(),
         is_second_look: false,
+        baseline: RefCell::new(None),
     };
     let mut explained: Vec<Explained> = Vec::new();
     let sees_padding =
@@ -102,7 +104,7 @@ pub fn explain(
             explained[at] = again;
         }
     }
-    let mut findings = findings(recording, held, &explained);
+    let mut findings = findings(&search, &explained);
     show_nothing(&mut findings);
     let order = |tap: Tap| (0..recording.program.taps().len()).find(|&at| held.place(at).tap == tap);
     let order = |tap: Tap| order(tap).unwrap_or(usize::MAX);
@@ -120,6 +122,9 @@ pub fn explain(
     if !effort.quick {
         crate::program::laws::measure((recording, candidate, held), &replays.replay, effort, &mut findings, progress);
         join_named(&mut findings, order);
+    }
+    if !candidate.are_tokens_known {
+        of_no_known_positions(&mut findings);
     }
     let not_testable = if effort.quick { Vec::new() } else { not_testable(&mut search, &findings) };
     partial::take_up(&mut judged.replays.replay, judged_behind);
@@ -141,6 +146,8 @@ pub(super) struct Explained {
     pub(super) forms: usize,
     /// What came nearest.
     pub(super) nearest: Option<Reproduced>,
+    /// Mistakes that leave no more than rounding, and are not proved: too little is off.
+    pub(super) within_rounding: BTreeSet<&'static str>,
     /// A choice that it reads, was not recorded, and was taken as right operations make it.
     pub(super) supposed: Option<usize>,
 }
@@ -149,10 +156,10 @@ pub(super) struct Explained {
 #[derive(Clone)]
 pub(super) struct Reproduced {
     pub(super) form: Form,
-    /// A second one, where one alone is not it.
-    pub(super) second: Option<Form>,
+    /// Others that are made with it, where one alone is not it.
+    pub(super) others: Vec<Form>,
     /// What each of two leaves by itself.
-    pub(super) alone: [f64; 2],
+    pub(super) alone: Vec<f64>,
     pub(super) residual: f64,
     /// What the numbers carry for it, where it gives them.
     pub(super) evidence: Evidence,
@@ -160,12 +167,12 @@ pub(super) struct Reproduced {
 
 impl Reproduced {
     pub(super) fn forms(&self) -> impl Iterator<Item = &Form> {
-        std::iter::once(&self.form).chain(&self.second)
+        std::iter::once(&self.form).chain(&self.others)
     }
 
     /// What one of two leaves by itself.
     pub(super) fn leaves_alone(&self, form: &Form) -> Option<f64> {
-        self.forms().zip(self.alone).find(|(own, _)| own.key() == form.key()).map(|(_, alone)| alone)
+        self.forms().zip(&self.alone).find(|(own, _)| own.key() == form.key()).map(|(_, alone)| *alone)
     }
 
     /// Whether a number of it was read off the candidate.
@@ -194,16 +201,20 @@ struct Known {
     forms: BTreeMap<(String, usize), Form>,
     /// What tells them apart wherever they are made.
     kin: BTreeSet<String>,
-    pairs: BTreeSet<[String; 2]>,
+    sets: BTreeSet<Vec<String>>,
 }
 
 impl Known {
     fn of(explained: &[Explained]) -> Known {
         let reproduced = || explained.iter().flat_map(|e| &e.reproduced);
         let forms = reproduced().flat_map(Reproduced::forms).map(|form| ((form.key(), form.class), form.clone()));
-        let pair = |found: &Reproduced| Some([found.form.key(), found.second.as_ref()?.key()]);
+        let set = |found: &Reproduced| found.forms().map(Form::key).collect::<Vec<String>>();
         let kin = reproduced().flat_map(Reproduced::forms).map(kin).collect();
-        Known { forms: forms.collect(), kin, pairs: reproduced().filter_map(pair).collect() }
+        Known {
+            forms: forms.collect(),
+            kin,
+            sets: reproduced().filter(|found| !found.others.is_empty()).map(set).collect(),
+        }
     }
 
     /// Whether a form gave the numbers of a tap, in whichever operation: what is done to q is done to k as well.
@@ -213,17 +224,17 @@ impl Known {
 
     /// A form of any number with each of those that it was found with.
     fn numbers(&self, form: &Form) -> Vec<Form> {
-        let Some(tune) = &form.tune else { return Vec::new() };
-        let fixed = |known: &Form| form.params.iter().all(|param| known.params.contains(param));
         // What q is turned by, k is as well.
-        let same = |known: &&Form| known.mistake == form.mistake && fixed(known);
-        let number = |known: &Form| known.params.iter().find(|(name, _)| *name == tune.name)?.1.as_f64();
-        self.forms.values().filter(same).filter_map(number).map(|value| form.tuned(value)).collect()
+        self.forms.values().filter_map(|known| form.with_number_of(known)).collect()
     }
 }
 
 /// So many of the nearest are tried beside all others.
 const WITH_ALL: usize = 4;
+/// So many sets are grown by another form.
+const KEPT_SETS: usize = 8;
+/// Of what was found together so many ways are tried at another tap.
+const MOST_WAYS: usize = 16;
 /// Of one mistake in one operation so many forms are tried beside others.
 const MOST_OF_ONE: usize = 2;
 /// Of so many forms that gave the numbers of taps before, each two are tried together.
@@ -250,6 +261,8 @@ pub(super) struct Search<'a> {
     unexplained: BTreeSet<usize>,
     /// Whether only what gave the numbers of other taps is tried.
     is_second_look: bool,
+    /// All that the slice of a tap computes as it is.
+    baseline: RefCell<Option<(usize, Baseline<'a>)>>,
 }
 
 /// A form, and what it leaves.
@@ -265,6 +278,8 @@ struct Target<'t> {
     /// How far off it is, and the same where that is too much for rounding.
     off: f64,
     base: f64,
+    /// What rounding costs it; 0 where that is no more than the order of sums.
+    rounding: f64,
     operation: Operation<'t>,
     budget: Budget,
 }
@@ -281,7 +296,7 @@ impl<'a> Search<'a> {
             explained.extend(self.explained(tap, &explained));
         }
         (self.effort, self.readers) = (before, readers);
-        moved_alike::take_up(findings(&self.recording, held, &explained), not_blamed);
+        moved_alike::take_up(findings(self, &explained), not_blamed);
     }
 
     pub(super) fn explained(&mut self, tap: usize, before: &[Explained]) -> Option<Explained> {
@@ -306,6 +321,7 @@ impl<'a> Search<'a> {
             untried: BTreeSet::new(),
             forms: 0,
             nearest: None,
+            within_rounding: BTreeSet::new(),
             supposed: None,
         };
         // Nothing can be done otherwise that cannot be done.
@@ -317,8 +333,16 @@ impl<'a> Search<'a> {
         self.exact.load(&slice).ok()?;
         let place = held.place(tap);
         found.supposed = slice.known().find(|&known| held.get(known).is_none() && held.part(known).is_none());
-        let Some(right) = self.value(&slice, &[]) else { return Some(found) };
-        let all = distance(place.tap.last_site(), &right, &own);
+        let Some((exact, right)) = self.exact_and_rounded(&slice, &[]) else { return Some(found) };
+        let (all, rounding) = match self.coarse() {
+            Some(_) => {
+                let [exact_off, off] = [&exact, &right].map(|due| distance(place.tap.last_site(), due, &own));
+                let unit = recorded_unit(self.candidate.profile, false);
+                (exact_off.min(off), distance(place.tap.last_site(), &exact, &right).max(unit.powi(2)))
+            }
+            None => (distance(place.tap.last_site(), &exact, &own), 0.0),
+        };
+        let right = exact;
         let scale = Some(all / distance(place.tap.last_site(), &own, &right)).filter(|scale| scale.is_normal());
         let off = all.max(size.unwrap_or(0.0));
         // Where the size alone is none, what is wrong may be which values there are at all: all of these are wrong.
@@ -327,8 +351,9 @@ impl<'a> Search<'a> {
         let target = Target {
             slice: &slice,
             scale: scale.unwrap_or(1.0),
-            off,
+            off: off.max(replayed.report.allowed.unwrap_or(0.0)),
             base: if by_size { off } else { f64::INFINITY },
+            rounding,
             own,
             place,
             operation: self.replays.operation(replayed, self.candidate.profile),
@@ -374,6 +399,9 @@ impl<'a> Search<'a> {
                     found.untried.insert(form.mistake.id);
                 } else if let Some(best) = self.tuned(&target, form, &[]) {
                     tuned.extend(self.attempt(&target, &best, &mut found).map(|residual| (residual, form)));
+                } else if target.base <= OWN_ROUNDING * target.rounding {
+                    // Beside rounding no number shows that it is near.
+                    found.tried.remove(form.mistake.id);
                 }
             }
         }
@@ -382,8 +410,12 @@ impl<'a> Search<'a> {
             let all = unlisted.unwrap_or_else(|| self.not_listed(&target));
             self.unlisted(&target, &all, &mut found);
         }
+        // What would have shown in the prompt, which is right, comes last.
+        if place.step > 0 {
+            found.reproduced.sort_by_cached_key(|r| r.others.is_empty() && self.shows_in_the_prompt(&target, &r.form));
+        }
         // Another form of it, or another number, may be the mistake.
-        found.tried.retain(|id, _| !found.untried.contains(id));
+        found.tried.retain(|id, _| !found.untried.contains(id) && !found.within_rounding.contains(id));
         if found.reproduced.is_empty() && is_new && self.effort.faults > 1 {
             self.two_together(&target, &all, (measured, tuned), &mut found);
         }
@@ -408,19 +440,26 @@ impl<'a> Search<'a> {
             self.attempt(target, form, found);
         }
         let is_open = found.reproduced.is_empty();
-        // What only two together give in one step, they give in another.
-        for [first, second] in known.pairs.iter().filter(|_| is_open) {
-            for one in known_forms.iter().filter(|form| form.key() == *first) {
-                for other in known_forms.iter().filter(|form| form.key() == *second) {
-                    self.pair(target, one, other, found);
-                }
+        // What only several together give in one step, they give in another.
+        for set in known.sets.iter().filter(|_| is_open) {
+            let mut ways: Vec<Vec<&Form>> = vec![Vec::new()];
+            for key in set {
+                let same = || known_forms.iter().copied().filter(|form| form.key() == *key);
+                ways = ways
+                    .iter()
+                    .flat_map(|way| same().map(|form| [&way[..], &[form]].concat()))
+                    .take(MOST_WAYS)
+                    .collect();
+            }
+            for way in ways {
+                self.together(target, &way, found);
             }
         }
         // What was found at two taps may be made on the way to one behind.
         if is_open && found.reproduced.is_empty() && is_stretch && known_forms.len() <= MOST_TOGETHER {
             for (at, first) in known_forms.iter().enumerate() {
                 for second in &known_forms[at + 1..] {
-                    self.pair(target, first, second, found);
+                    self.together(target, &[first, second], found);
                 }
             }
         }
@@ -451,21 +490,23 @@ impl<'a> Search<'a> {
     ) {
         let measured = nearest_of_each(measured, NEARER * target.base);
         let nearest = &measured[..measured.len().min(PAIRED)];
-        self.pairs(target, nearest, found);
+        let sets = self.pairs(target, nearest, found);
         // Beside what is most of the error another mistake takes nothing of it away.
         for (_, first) in nearest.iter().take(WITH_ALL) {
             for second in all.iter().filter(|form| form.tune.is_none()) {
                 if !self.is_late(target) && found.reproduced.is_empty() {
-                    self.pair(target, first, second, found);
+                    self.together(target, &[first, second], found);
                 }
             }
         }
+        let nearest_few = nearest;
         tuned.sort_by(|a, b| a.0.total_cmp(&b.0));
         let nearest: Vec<&Form> = tuned.into_iter().map(|(_, form)| form).collect();
         let is_far = |form: &&Form| !nearest.iter().any(|near| std::ptr::eq(*near, *form));
         let others = all.iter().filter(|form| form.tune.is_some()).filter(is_far);
         let tunable: Vec<&Form> = nearest.iter().copied().chain(others).collect();
         self.tuned_pairs(target, &measured, &tunable, found);
+        self.grown(target, (nearest_few, &tunable), sets, found);
     }
 
     /// What nobody lists, the cheapest first, up to a few bits behind the first that gives the numbers.
@@ -494,7 +535,7 @@ impl<'a> Search<'a> {
         let best = found.tried.entry(form.mistake.id).or_insert(residual);
         *best = best.min(residual);
         let (form, evidence) = (form.clone(), Evidence::default());
-        let reproduced = Reproduced { form, second: None, alone: [0.0; 2], residual, evidence };
+        let reproduced = Reproduced { form, others: Vec::new(), alone: Vec::new(), residual, evidence };
         self.weigh(target, reproduced, found);
         Some(residual)
     }
@@ -505,13 +546,18 @@ impl<'a> Search<'a> {
         if self.proves(target, &edits, tried.residual) {
             // One line of code does the same in all layers.
             let name = (tried.form.key(), tried.form.class);
-            let is_alone = tried.second.is_none();
+            let is_alone = tried.others.is_empty();
             let is_spoken_against = is_alone && self.contradicted.contains(&name);
             // What is read may have been normed before, where it is wrong for a reason not known.
             let is_omitted = tried.forms().any(|form| form.mistake == &NORM_OMITTED);
             if is_omitted && target.slice.known().any(|known| self.unexplained.contains(&known)) {
                 return;
             }
+            let tried = match is_alone {
+                true => self.begun_later(target, tried),
+                false => tried,
+            };
+            let edits: Vec<Edit> = tried.forms().flat_map(|form| form.edits.clone()).collect();
             if !is_spoken_against
                 && self.holds_elsewhere(target, &edits)
                 && (!is_alone || self.holds_in_decode(target, &tried.form))
@@ -526,11 +572,49 @@ impl<'a> Search<'a> {
             } else if is_alone {
                 self.contradicted.insert(name);
             }
-        } else if tried.residual < NEARER * target.base
+            return;
+        }
+        // Too little is off to prove what leaves no more than rounding; it is not ruled out either.
+        if tried.others.is_empty()
+            && tried.residual <= ROUNDING_ROOM * target.rounding
+            && self.agrees_with(target.slice, &edits) == Some(true)
+            && self.holds_elsewhere(target, &edits)
+        {
+            found.within_rounding.insert(tried.form.mistake.id);
+        }
+        if tried.residual < NEARER * target.base
             && found.nearest.as_ref().is_none_or(|nearest| tried.residual < nearest.residual)
         {
             found.nearest = Some(tried);
         }
+    }
+
+    /// The taps at which a form may be made as well that is found at others: what was recorded of them comes out with it as it does without, beside what was
+    /// found there.
+    pub(super) fn untold(&self, form: &Form, wrong: &[usize], explained: &[Explained]) -> Vec<Place> {
+        let (program, held) = (self.recording.program, self.held);
+        let ops: Option<Vec<usize>> = form.edits.iter().map(|edit| edit.at.op()).collect();
+        let Some(ops) = ops.filter(|_| !self.effort.quick) else { return Vec::new() };
+        let is_of_it = |op: usize| ops.iter().any(|&of| program.is_one_line(of, op));
+        let found = |tap: usize| explained.iter().find(|e| e.tap == tap).and_then(|e| e.reproduced.first());
+        let others = self.replays.replay.taps.iter().zip(&self.replays.taps).filter(|(t, tap)| {
+            let comes_out = t.report.status.agrees() || found(**tap).is_some();
+            comes_out && t.is_blamed() && !wrong.contains(tap)
+        });
+        let does_not_tell = |tap: usize| {
+            let slice = Slice::of(program, tap, |other| held.readable(other).is_some());
+            if !slice.ops().any(is_of_it) || reads_large(program, &slice) {
+                return false;
+            }
+            let Some(own) = self.whole(&slice) else { return false };
+            let context = Context::new(program, held, &slice, &self.exact, Arc::new(own));
+            let Some(same) = form.among(&forms(&context)) else { return false };
+            let beside = found(tap).into_iter().flat_map(Reproduced::forms).flat_map(|form| form.edits.clone());
+            let edits = beside.chain(same.edits).collect::<Vec<_>>();
+            let is_apart = (1..edits.len()).all(|at| edits[..at].iter().all(|before| before.at != edits[at].at));
+            is_apart && self.agrees_with(&slice, &edits) == Some(true)
+        };
+        others.filter(|(_, tap)| does_not_tell(**tap)).map(|(t, _)| t.report.place).collect()
     }
 
     /// Whether what else was recorded of the step agrees with operations that are done otherwise: where one is right as it is, only what reads it for the
@@ -551,6 +635,36 @@ impl<'a> Search<'a> {
         })
     }
 
+    /// A form of which earlier decode steps of the same tap, which are right, show nothing: it begins with this step, where it may.
+    fn begun_later(&self, target: &Target<'_>, tried: Reproduced) -> Reproduced {
+        let (program, held, own) = (self.recording.program, self.held, target.place);
+        let is_right = |step: u32| {
+            let place = Place { step, ..own };
+            self.replays.of(place).is_some_and(|t| t.report.status.agrees() && t.is_blamed())
+        };
+        let may_begin = match tried.form.mistake.begins_later {
+            BeginsLater::Never => false,
+            BeginsLater::InOneOperation => self.replays.of(own).is_some_and(|t| t.through.is_empty()),
+            BeginsLater::WithTokens => true,
+        };
+        let last = (1..own.step).rev().find(|&step| is_right(step)).filter(|_| may_begin);
+        let Some(first) = last.map(|last| last + 1).filter(|_| !self.holds_in_decode(target, &tried.form)) else {
+            return tried;
+        };
+        let step_of = |at: At| match at {
+            At::Op(op) => program.steps().iter().position(|step| op < step.ops.end),
+            At::Tap(tap) => Some(held.place(tap).step as usize),
+        };
+        let mut form = tried.form.clone();
+        form.edits.retain(|edit| step_of(edit.at).is_some_and(|step| step >= first as usize));
+        match self.residual(target, &form.edits) {
+            Some(residual) if self.proves(target, &form.edits, residual) => {
+                Reproduced { form: Form { begins_at: Some(first), ..form }, residual, ..tried }
+            }
+            _ => tried,
+        }
+    }
+
     /// Whether the same is right in the other decode steps: one line of code does the same in all of them, so that it speaks against a form where the same
     /// tap is right in another step and would not be with it.
     fn holds_in_decode(&self, target: &Target<'_>, form: &Form) -> bool {
@@ -561,12 +675,27 @@ impl<'a> Search<'a> {
             is_other && self.replays.of(place).is_some_and(|t| t.report.status.agrees() && t.is_blamed())
         };
         let others = if own.step > 0 { 0..program.taps().len() } else { 0..0 };
-        others.filter(|&tap| is_right(tap)).all(|tap| {
+        let is_before = |tap: usize| form.begins_at.is_some_and(|first| held.place(tap).step < first);
+        others.filter(|&tap| is_right(tap) && !is_before(tap)).all(|tap| {
             let Some(value) = held.get(tap).map(array) else { return true };
             let slice = Slice::of(program, tap, |other| held.readable(other).is_some());
             let context = Context::new(program, held, &slice, &self.exact, Arc::new(value));
-            let same = forms(&context).into_iter().find(|other| other.key() == form.key());
+            let same = form.among(&forms(&context));
             same.is_none_or(|same| self.agrees_with(&slice, &same.edits).unwrap_or(true))
+        })
+    }
+
+    /// Whether a form would make another value of the same tap of the prompt, which is right.
+    fn shows_in_the_prompt(&self, target: &Target<'_>, form: &Form) -> bool {
+        let (program, held) = (self.recording.program, self.held);
+        let prompt = Place { step: 0, ..target.place };
+        let is_right = self.replays.of(prompt).is_some_and(|t| t.report.status.agrees());
+        let tap = (0..program.taps().len()).find(|&tap| is_right && held.place(tap) == prompt);
+        tap.and_then(|tap| Some((tap, held.get(tap).map(array)?))).is_some_and(|(tap, value)| {
+            let slice = Slice::of(program, tap, |other| held.readable(other).is_some());
+            let context = Context::new(program, held, &slice, &self.exact, Arc::new(value));
+            let same = forms(&context).into_iter().find(|other| other.key() == form.key());
+            same.is_some_and(|same| self.agrees_with(&slice, &same.edits) == Some(false))
         })
     }
 
@@ -587,29 +716,91 @@ impl<'a> Search<'a> {
         (exact.shape() == own.shape()).then(|| operation.judged(&own, &right, &exact).report)
     }
 
-    fn pairs(&mut self, target: &Target<'_>, measured: &[(f64, &Form)], found: &mut Explained) {
+    /// Tries each two of some forms together, and gives what they leave.
+    fn pairs<'f>(
+        &mut self,
+        target: &Target<'_>,
+        measured: &[Left<'f>],
+        found: &mut Explained,
+    ) -> Vec<(f64, Vec<&'f Form>)> {
+        let mut sets = Vec::new();
         for (at, (_, first)) in measured.iter().enumerate() {
             for (_, second) in &measured[at + 1..] {
                 if self.is_late(target) {
-                    return;
+                    return sets;
                 }
-                self.pair(target, first, second, found);
+                let set = vec![*first, *second];
+                sets.extend(self.together(target, &set, found).map(|residual| (residual, set)));
             }
         }
+        sets
     }
 
-    /// Tries two forms together, where they are of different operations.
-    fn pair(&mut self, target: &Target<'_>, first: &Form, second: &Form, found: &mut Explained) {
-        let apart = first.edits.iter().all(|a| second.edits.iter().all(|b| a.at != b.at));
-        let edits = [first.edits.clone(), second.edits.clone()].concat();
-        if let Some(residual) = self.residual(target, &edits).filter(|_| apart) {
-            let before = found.reproduced.len();
-            let (form, second, evidence) = (first.clone(), Some(second.clone()), Evidence::default());
-            self.weigh(target, Reproduced { form, second, alone: [0.0; 2], residual, evidence }, found);
-            for pair in &mut found.reproduced[before..] {
-                let alone = |form: &Form| self.residual(target, &form.edits).unwrap_or(f64::NAN);
-                pair.alone = [alone(first), pair.second.as_ref().map_or(f64::NAN, alone)];
+    /// Tries several forms together, where they are of different operations; gives what they leave.
+    fn together(&mut self, target: &Target<'_>, forms: &[&Form], found: &mut Explained) -> Option<f64> {
+        let apart = |a: &Form, b: &Form| a.edits.iter().all(|a| b.edits.iter().all(|b| a.at != b.at));
+        if forms.iter().enumerate().any(|(at, a)| forms[at + 1..].iter().any(|b| !apart(a, b))) {
+            return None;
+        }
+        let edits = |without: Option<usize>| -> Vec<Edit> {
+            let kept = forms.iter().enumerate().filter(|(at, _)| Some(*at) != without);
+            kept.flat_map(|(_, form)| form.edits.clone()).collect()
+        };
+        let residual = self.residual(target, &edits(None))?;
+        let (form, others) = forms.split_first()?;
+        let before = found.reproduced.len();
+        let (form, others) = ((*form).clone(), others.iter().map(|form| (*form).clone()).collect());
+        self.weigh(
+            target,
+            Reproduced { form, others, alone: Vec::new(), residual, evidence: Evidence::default() },
+            found,
+        );
+        if found.reproduced.len() > before {
+            // Of more than two each must take most of what the others leave.
+            let matters = |at: usize| {
+                self.residual(target, &edits(Some(at))).is_none_or(|left| left > MATTERS * residual.max(NO_RESIDUAL))
+            };
+            if forms.len() > 2 && !(0..forms.len()).all(matters) {
+                found.reproduced.truncate(before);
+                return Some(residual);
             }
+            let alone = forms.iter().map(|form| self.residual(target, &form.edits).unwrap_or(f64::NAN)).collect();
+            found.reproduced[before].alone = alone;
+        }
+        Some(residual)
+    }
+
+    /// Sets that leave least are grown by one form at a time, up to as many mistakes as are looked for.
+    fn grown<'f>(
+        &mut self,
+        target: &Target<'_>,
+        (nearest, tunable): (&[Left<'f>], &[&Form]),
+        mut sets: Vec<(f64, Vec<&'f Form>)>,
+        found: &mut Explained,
+    ) {
+        for _ in 3..=self.effort.faults {
+            sets.retain(|(residual, _)| *residual < NEARER * target.base);
+            sets.sort_by(|a, b| a.0.total_cmp(&b.0));
+            sets.truncate(KEPT_SETS);
+            let mut larger = Vec::new();
+            for (_, set) in &sets {
+                for (_, form) in nearest.iter().filter(|(_, form)| !set.iter().any(|own| std::ptr::eq(*own, *form))) {
+                    if self.is_late(target) || !found.reproduced.is_empty() {
+                        return;
+                    }
+                    let set = [&set[..], &[*form]].concat();
+                    larger.extend(self.together(target, &set, found).map(|residual| (residual, set)));
+                }
+                let beside: Vec<Edit> = set.iter().flat_map(|form| form.edits.clone()).collect();
+                for form in tunable.iter().take(TUNED_WITH) {
+                    if self.is_late(target) || !found.reproduced.is_empty() {
+                        return;
+                    }
+                    let Some(form) = self.tuned(target, form, &beside) else { continue };
+                    self.together(target, &[&set[..], &[&form]].concat(), found);
+                }
+            }
+            sets = larger;
         }
     }
 
@@ -628,7 +819,7 @@ impl<'a> Search<'a> {
                     return;
                 }
                 let Some(second) = self.tuned(target, form, &first.edits) else { continue };
-                self.pair(target, first, &second, found);
+                self.together(target, &[first, &second], found);
             }
         }
     }
@@ -664,8 +855,36 @@ impl<'a> Search<'a> {
         Some(array(&slice.evaluate(bench, &value, edits).ok()?))
     }
 
+    /// The value of a target with some operations carried out otherwise; what they do not touch is computed once.
+    fn beside_the_baseline(&self, target: &Target<'_>, edits: &[Edit]) -> Option<ArrayD<f64>> {
+        let value = |tap: usize| self.held.readable(tap).map(|own| own.view());
+        let mut kept = self.baseline.borrow_mut();
+        if kept.as_ref().is_none_or(|(tap, _)| *tap != target.slice.target()) {
+            *kept = Some((target.slice.target(), target.slice.baseline(&self.exact, &value).ok()?));
+        }
+        let (_, baseline) = kept.as_ref()?;
+        let all = array(&target.slice.evaluate_beside(baseline, &value, edits).ok()?);
+        Some(self.held.positions(target.slice.target()).map(|part| part.rows_of(&all)).unwrap_or(all))
+    }
+
+    /// The arithmetic of a candidate that rounds to few bits.
+    fn coarse(&self) -> Option<&Bench<'a>> {
+        self.rounded.as_ref().filter(|_| is_coarse(self.candidate.profile))
+    }
+
+    /// What operations that are done otherwise leave: of the exact value, or of the candidate's own arithmetic, which may leave nothing where that leaves
+    /// rounding.
     fn residual(&self, target: &Target<'_>, edits: &[Edit]) -> Option<f64> {
-        let value = || self.value(target.slice, edits);
+        let left = self.left(target, || self.beside_the_baseline(target, edits))?;
+        let is_near = left < NEARER * target.base || left <= OWN_ROUNDING * target.rounding;
+        let rounded = self
+            .coarse()
+            .filter(|_| is_near)
+            .and_then(|bench| self.left(target, || self.value_on(bench, target.slice, edits)));
+        Some(rounded.map_or(left, |rounded| rounded.min(left)))
+    }
+
+    fn left(&self, target: &Target<'_>, value: impl FnOnce() -> Option<ArrayD<f64>>) -> Option<f64> {
         let value = self.moment.spend(|| target.budget.spend(value));
         let value = value.filter(|value| value.shape() == target.own.shape())?;
         // The same values must be hidden: what is hidden counts for nothing.
@@ -682,7 +901,8 @@ impl<'a> Search<'a> {
             true => (CAUSE_LEAVES_ROUNDED, NEARLY_LEAVES),
             false => (CAUSE_LEAVES, CAUSE_LEAVES),
         };
-        let floor = if self.candidate.profile == Profile::F32 { F32_LEAVES } else { 0.0 };
+        let adds_up = if target.operation.is_span { SPAN_ADDS_UP } else { 1.0 };
+        let floor = if self.candidate.profile == Profile::F32 { adds_up * F32_LEAVES } else { 0.0 };
         if residual > (most * target.base).max(floor) {
             return false;
         }
@@ -742,7 +962,7 @@ impl<'a> Search<'a> {
             return Some(best.round()).filter(|&whole| at(whole) <= enough).map(|whole| form.tuned(whole));
         }
         let plain = (1..=6).map(|digits| rounded_to(best, digits)).find(|&value| at(value) <= enough);
-        Some(form.tuned(plain.unwrap_or(best)))
+        Some(form.tuned(plain.unwrap_or_else(|| rounded_to(best, MOST_DIGITS))))
     }
 }
 
@@ -766,6 +986,9 @@ fn hides_others(site: Site, a: &ArrayD<f64>, b: &ArrayD<f64>) -> f64 {
     let shown = |x: f64| x.is_finite() && !is_masked(site, x);
     a.iter().zip(b).filter(|(a, b)| shown(**a) != shown(**b)).count() as f64 / a.len().max(1) as f64
 }
+
+/// A number that was fitted is said with so many digits at the most.
+const MOST_DIGITS: i32 = 12;
 
 /// A number with so many digits.
 pub(super) fn rounded_to(value: f64, digits: i32) -> f64 {

@@ -17,14 +17,16 @@ use crate::mistakes::scores::{MASK_AFTER_SOFTMAX, MASK_OMITTED};
 use crate::mistakes::{Mistake, StandsBehind};
 use crate::paid::{self, price};
 use crate::program::Recording;
-use crate::program::explain::{Explained, Reproduced, rounded_to};
+use crate::program::edits::kin;
+use crate::program::explain::{Explained, Reproduced, Search, rounded_to};
 use crate::program::forms::Form;
 use crate::program::held::Held;
 use crate::replay::{Replay, Replayed};
 use crate::tolerance::search::{AS_NEAR, NO_RESIDUAL, PLAINLY_THE_SAME};
 
 /// Each cause once, with all taps that it explains: first the one that explains most.
-pub(super) fn findings(recording: &Recording<'_>, held: &Held, explained: &[Explained]) -> Vec<Finding> {
+pub(super) fn findings(search: &Search<'_>, explained: &[Explained]) -> Vec<Finding> {
+    let (recording, held) = (&search.recording, search.held);
     let mut open: Vec<&Explained> = explained.iter().filter(|e| !e.reproduced.is_empty()).collect();
     let (mut out, mut unknown): (Vec<(usize, Finding)>, Vec<&Explained>) = Default::default();
     // What gives the numbers of a tap, and is not what is done, as other taps show.
@@ -82,7 +84,7 @@ pub(super) fn findings(recording: &Recording<'_>, held: &Held, explained: &[Expl
                 || steps.all(|other| alone(other).any(|r| is_of_a_cache(&r.form)))
         });
         // Beside another mistake a number is fitted to anything, where no second place bears it out.
-        let is_pair = |e: &&Explained| e.reproduced.iter().any(|r| r.key() == key && r.second.is_some());
+        let is_pair = |e: &&Explained| e.reproduced.iter().any(|r| r.key() == key && !r.others.is_empty());
         let is_borne_out = of_it.len() > 1 || !is_free || !of_it.iter().all(is_pair);
         // Of two rows an exchange is any other order, and much gives that.
         let is_thin = of_it.iter().all(|e| e.reproduced.iter().any(|r| r.key() == key && is_thin(recording, &r.form)));
@@ -108,7 +110,7 @@ pub(super) fn findings(recording: &Recording<'_>, held: &Held, explained: &[Expl
             continue;
         }
         open = rest;
-        out.extend(proved(recording, held, &of_it, &key));
+        out.extend(proved(search, &of_it, &key, explained));
     }
     unknown.extend(explained.iter().filter(|e| e.reproduced.is_empty()));
     unknown.sort_by_key(|e| e.tap);
@@ -118,17 +120,29 @@ pub(super) fn findings(recording: &Recording<'_>, held: &Held, explained: &[Expl
         out.push((first.tap, unexplained(recording, held, first, &same, &unpaid)));
     }
     out.sort_by_key(|(tap, _)| *tap);
-    elsewhere(once(out.into_iter().map(|(_, finding)| finding).collect()))
+    let mut findings = elsewhere(once(out.into_iter().map(|(_, finding)| finding).collect()));
+    // As they stand in the program.
+    let order: BTreeMap<Tap, usize> =
+        (0..recording.program.taps().len()).rev().map(|at| (held.place(at).tap, at)).collect();
+    findings.iter_mut().for_each(|finding| finding.taps.sort_by_key(|tap| order.get(tap).copied()));
+    findings
 }
 
 /// What gives the numbers of the same taps as one by this key, and is said before it.
 fn said_before(open: &[&Explained], key: &str, refuted: &BTreeSet<String>) -> Option<String> {
     let of_it = || open.iter().filter_map(|e| Some((e, alone(e).find(|r| r.key() == key)?)));
     let (first, own) = of_it().next()?;
-    let in_all = |other: &&Reproduced| of_it().all(|(e, _)| alone(e).any(|r| r.key() == other.key()));
+    let in_all = |other: &&Reproduced| of_it().all(|(e, _)| gives_as_well(e, key, other));
     let mut others =
         alone(first).filter(|other| !refuted.contains(&other.key()) && is_said_before(&other.form, &own.form));
     others.find(in_all).map(Reproduced::key)
+}
+
+/// Whether another form leaves as little of a tap as one by this key.
+fn gives_as_well(explained: &Explained, key: &str, other: &Reproduced) -> bool {
+    let left = |key: &str| explained.reproduced.iter().find(|r| r.key() == key).map(|r| r.residual);
+    let most = left(key).map_or(f64::INFINITY, |left| (AS_NEAR * left).max(NO_RESIDUAL));
+    left(&other.key()).is_some_and(|left| left <= most)
 }
 
 /// Whether of two forms that give the same numbers one is said before the one that was listed first.
@@ -171,7 +185,7 @@ fn account(of_it: &[&Explained], key: &str) -> Account {
 
 /// What gives the numbers of a tap by itself.
 fn alone(explained: &Explained) -> impl Iterator<Item = &Reproduced> {
-    explained.reproduced.iter().filter(|r| r.second.is_none())
+    explained.reproduced.iter().filter(|r| r.others.is_empty())
 }
 
 /// Whether another place is given by the same mistake with other numbers.
@@ -211,7 +225,9 @@ const FEW_ROWS: usize = 2;
 /// What is made in several operations alike, of q and of k, is one mistake.
 fn once(findings: Vec<Finding>) -> Vec<Finding> {
     let mut out: Vec<Finding> = Vec::new();
-    let is_same = |a: &Finding, b: &Finding| a.cause.is_some() && a.cause == b.cause && a.matched == b.matched;
+    let is_kin = |a: &Finding, b: &Finding| a.kin.is_some() && a.kin == b.kin && a.together.is_empty();
+    let is_same =
+        |a: &Finding, b: &Finding| a.cause.is_some() && (a.cause == b.cause || is_kin(a, b)) && a.matched == b.matched;
     for finding in findings {
         match out.iter_mut().find(|known| is_same(known, &finding)) {
             Some(known) => join(known, finding),
@@ -226,6 +242,10 @@ fn join(known: &mut Finding, mut other: Finding) {
     let alternatives = std::mem::take(&mut other.alternatives);
     known.alternatives.retain(|cause| alternatives.contains(cause));
     other.taps.retain(|tap| !known.taps.contains(tap));
+    // What differs from place to place is not said of all.
+    if let (Some(own), Some(other)) = (&mut known.cause, &other.cause) {
+        own.params.retain(|param| other.params.contains(param));
+    }
     known.take_in(other);
 }
 
@@ -261,11 +281,12 @@ pub(super) fn same_operation(recording: &Recording<'_>, held: &Held, a: usize, b
 }
 
 /// The findings of one cause, or of two together.
-fn proved(recording: &Recording<'_>, held: &Held, of_it: &[&Explained], key: &str) -> Vec<(usize, Finding)> {
+fn proved(search: &Search<'_>, of_it: &[&Explained], key: &str, explained: &[Explained]) -> Vec<(usize, Finding)> {
+    let (recording, held) = (&search.recording, search.held);
     let found = |e: &&Explained| e.reproduced.iter().find(|r| r.key() == key).cloned().map(|r| (e.tap, e.base, r));
     let all: Vec<(usize, f64, Reproduced)> = of_it.iter().filter_map(found).collect();
     let Some((first, _, one)) = all.first() else { return Vec::new() };
-    let in_all = |other: &Reproduced| of_it.iter().all(|e| e.reproduced.iter().any(|r| r.key() == other.key()));
+    let in_all = |other: &Reproduced| of_it.iter().all(|e| gives_as_well(e, key, other));
     let mut alternatives: Vec<Cause> = Vec::new();
     let mut named = vec![format!("{} {:?}", one.form.key(), BTreeSet::<&str>::new())];
     for other in alone(of_it[0]).filter(|r| r.key() != key && in_all(r)) {
@@ -297,19 +318,27 @@ fn proved(recording: &Recording<'_>, held: &Held, of_it: &[&Explained], key: &st
             alternatives.push(Cause { id, params });
         }
     }
+    let wrong: Vec<usize> = all.iter().map(|(tap, ..)| *tap).collect();
     let finding = |form: &Form| Finding {
         taps: taps_of(recording, held, form, &all),
+        untold: search.untold(form, &wrong, explained),
         op: form.edits.first().map_or_else(String::new, |edit| recording.program.said(op_of(recording, edit.at))),
         cause: Some(form.cause()),
+        kin: Some(kin(form)).filter(|_| {
+            let of_shape = |name: &str| form.mistake.param(name).is_some_and(|param| param.follows_from_shape);
+            form.kin.is_some() || form.params.iter().any(|(name, _)| of_shape(name))
+        }),
         due: form.edits.first().and_then(|edit| due(recording.program, form, edit.at)),
-        alternatives: if one.second.is_some() { Vec::new() } else { alternatives.clone() },
+        alternatives: if !one.others.is_empty() { Vec::new() } else { alternatives.clone() },
         together: one.forms().filter(|other| other.key() != form.key()).map(Form::cause).collect(),
         alone_nmse: all.iter().filter_map(|(.., r)| r.leaves_alone(form)).fold(0.0, f64::max),
         tried: of_it[0].tried.clone(),
         counted: of_it.iter().map(|e| e.counted).max().unwrap_or_default(),
-        note: Some(UNTRIED.to_owned()).filter(|_| {
-            let gives_way = form.mistake.stands_behind != StandsBehind::None || one.is_fitted();
-            gives_way && of_it.iter().any(|e| !e.untried.is_empty())
+        note: form.mistake.note.map(str::to_owned).or_else(|| {
+            Some(UNTRIED.to_owned()).filter(|_| {
+                let gives_way = form.mistake.stands_behind != StandsBehind::None || one.is_fitted();
+                gives_way && of_it.iter().any(|e| !e.untried.is_empty())
+            })
         }),
         ..shown(held, Match::Reproduced, all.iter().map(|(tap, base, r)| (*tap, *base, r.residual)))
     };
@@ -429,6 +458,12 @@ fn unexplained(
         let place = held.place(choice);
         format!("{place} was not recorded, and was taken as right operations choose: a mistake before it may choose otherwise, and is not ruled out")
     });
+    let of_all = |id: &&&'static str| all.iter().all(|e| e.within_rounding.contains(**id));
+    let within: Vec<&str> = first.within_rounding.iter().filter(of_all).copied().collect();
+    let beside_rounding = (!within.is_empty()).then(|| {
+        let ids = within.join(", ");
+        format!("{ids}: leaves no more than rounding does, and is not ruled out: too little is off to prove it")
+    });
     let left = |e: &Explained| near.as_ref().and(given(e)).map_or(e.base, |nearest| nearest.residual);
     let matched = if near.is_some() { Match::Closest } else { Match::Unknown };
     let shown = shown(held, matched, all.iter().map(|e| (e.tap, e.base, left(e))));
@@ -439,7 +474,10 @@ fn unexplained(
         op: program.said(program.taps()[first.tap].op),
         remainders: if near.is_some() { shown.remainders.clone() } else { Vec::new() },
         alternatives: near.as_ref().map_or_else(Vec::new, |nearest| nearest.forms().map(Form::cause).collect()),
-        note: account.map(|(_, account)| paid::unpaid(*account, others.saturating_sub(1))).or(supposed),
+        note: account
+            .map(|(_, account)| paid::unpaid(*account, others.saturating_sub(1)))
+            .or(beside_rounding)
+            .or(supposed),
         unpaid: account.map(|(_, account)| *account),
         through: first.through.clone(),
         counted: all.iter().map(|e| e.counted).max().unwrap_or_default(),

@@ -308,11 +308,12 @@ fn wrongs<'r>(
         wrong.own.iter().zip(&wrong.right).any(|(own, right)| is_masked(site, *own) != is_masked(site, *right))
     };
     let hides_others = kind == Kind::Probs && wrong.iter().any(hides_others);
-    let shown = if hides_others { Shown::Probabilities } else { Shown::Values(site) };
+    let of_scores = kind == Kind::Probs && site == Site::Scores;
+    let shown = if hides_others || of_scores { Shown::Probabilities } else { Shown::Values(site) };
     for Wrong { own, right, .. } in &mut wrong {
         let scores = std::mem::take(own);
         (*own, *right) = (shown.numbers(&scores), shown.numbers(right));
-        if hides_others {
+        if hides_others || of_scores {
             leave_hidden_rows(own, right, &scores, |x| x);
         }
     }

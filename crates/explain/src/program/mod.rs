@@ -59,6 +59,8 @@ pub struct Candidate<'a> {
     pub profile: Profile,
     /// The type in which it keeps keys and values, and whether nobody says so.
     pub cache: (Cache, bool),
+    /// Whether the program's tokens are those that it was fed: what reads them is judged only then.
+    pub are_tokens_known: bool,
 }
 
 impl Candidate<'_> {

@@ -246,6 +246,16 @@ fn replayed(
         let makes_order = |known: usize| orders.sorted.holds(program.taps()[known].op) && !own_order.contains(&known);
         let is_mixed = slice.known().any(|known| own_order.contains(&known))
             && (slice.ops().any(|op| orders.sorted.begins_at(op)) || slice.known().any(makes_order));
+        let reads_tokens = || {
+            let read = slice.ops().flat_map(|op| program.ops()[op].operands.iter().flat_map(Operand::views));
+            read.into_iter().any(|view| program.is_token_input(view.buffer))
+        };
+        if !candidate.are_tokens_known && reads_tokens() {
+            let reason = Reason::NoTokenOfStep(place.step);
+            taps.push(Replayed { reason: Some(reason), ..unchecked(place, name) });
+            lockstep.hold(tap, held)?;
+            continue;
+        }
         let open = slice.ops().find_map(|op| open_at.get(&op));
         let due = match open {
             Some(why) => Err(why.clone()),
@@ -291,7 +301,8 @@ fn replayed(
                 own = as_the_table(recording, record, &own, &due.exact).unwrap_or(own);
                 let (coarse, is_span) = (is_coarse(candidate.profile), !through.is_empty());
                 let of_inputs = due.moved.as_ref().filter(|_| !coarse);
-                let spread = due.moved.as_ref().filter(|_| coarse && is_span);
+                let is_stepped = coarse || candidate.cache.0 != Cache::F32;
+                let spread = due.moved.as_ref().filter(|_| is_stepped && is_span);
                 let of_inputs = of_inputs.map_or(0.0, |moved| INPUT_ROOM * distance(site, &due.exact, moved));
                 // Where the program rounds to 16 bits itself, another right run has the next number of its type.
                 let is_half = is_of_16_bits(record);
@@ -562,7 +573,9 @@ impl<'a> Lockstep<'a> {
         for number in 0..program.taps().len() {
             let dtype = candidate.dtype(held.place(number));
             let recorded = if loses(profile, dtype) { unit_of(dtype) } else { 0.0 };
-            let unit = if coarse { own_unit(profile).max(recorded) } else { recorded };
+            // A number near the edge of a step of the cache's type falls to its other side in another right run.
+            let is_stepped = coarse || candidate.cache.0 != Cache::F32;
+            let unit = if is_stepped { own_unit(profile).max(recorded) } else { recorded };
             units.extend((unit > 0.0).then_some((number, unit)));
         }
         let rounded = candidate.arithmetic();

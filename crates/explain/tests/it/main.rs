@@ -1,6 +1,7 @@
 //! What `replay`, `explain` and `weights` find, right and wrong. One binary: each links the whole crate anew.
 
 mod again;
+mod by_program;
 mod catalogue;
 mod common;
 mod explain;

@@ -311,3 +311,18 @@ fn of_product(
         out.to_shape(place.right.raw_dim()).ok().map(|out| out.into_owned())
     })
 }
+
+/// A law of another input.
+fn of_input(
+    form: Form,
+    words: String,
+    bits: f64,
+    made: impl Fn(&Case<'_>, usize) -> Option<ArrayD<f64>> + Send + Sync + 'static,
+) -> Law {
+    Law::new(form, words, bits, move |case, at| {
+        let place = &case.places[at];
+        let input = made(case, at)?;
+        let shape = place.inputs.first()?.raw_dim();
+        case.operation.apply(at, &[input.to_shape(shape).ok()?.into_owned()])
+    })
+}

@@ -49,7 +49,10 @@ pub(crate) fn laws(case: &Case<'_>) -> Vec<Law> {
 fn of_kind(case: &Case<'_>) -> Vec<Law> {
     match case.kind {
         Kind::Sum => sums::laws(case),
-        Kind::Rotation => rotation::laws(case),
+        Kind::Rotation => match rotation::laws(case) {
+            none if none.is_empty() => rotation_otherwise::laws(case),
+            laws => laws,
+        },
         Kind::Norm => norm::laws(case),
         Kind::Activation | Kind::Gate => activation::laws(case),
         Kind::Probs => attention::laws(case),

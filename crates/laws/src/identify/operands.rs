@@ -12,12 +12,9 @@ use crate::identify::after::{Offers, by_row, softmax};
 use crate::identify::aliased::aliased;
 use crate::identify::first_along;
 use crate::identify::output::roundings::{digits, roundings_of};
-use crate::identify::scales;
+use crate::identify::scales::{self, Reading};
 use crate::law::{Form, Law};
 use crate::number::Measured;
-
-/// A tensor read otherwise; `None` where its shape does not allow it.
-pub(crate) type Reading = Arc<dyn Fn(&ArrayD<f64>) -> Option<ArrayD<f64>> + Send + Sync>;
 
 /// Ways to read a tensor of this shape, with their words and prices.
 pub(crate) fn readings(shape: &[usize]) -> Vec<(String, f64, Reading)> {

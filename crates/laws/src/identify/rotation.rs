@@ -155,9 +155,6 @@ pub(crate) fn laws(case: &Case<'_>) -> Vec<Law> {
     if laws.iter().all(|law| law.status == Status::Table) {
         laws.extend(tables::of_tables(case, &right));
     }
-    if laws.is_empty() {
-        laws.extend(crate::identify::rotation_otherwise::laws(case));
-    }
     laws
 }
 

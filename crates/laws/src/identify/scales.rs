@@ -4,8 +4,6 @@ use std::sync::Arc;
 
 use ndarray::{Array2, ArrayD};
 
-use crate::identify::operands::Reading;
-
 /// A size of a row.
 pub(super) type Size = (&'static str, fn(&[f64]) -> f64);
 pub(super) const SIZES: [Size; 3] = [
@@ -87,3 +85,6 @@ pub(super) fn of_another(x: &ArrayD<f64>, other: &ArrayD<f64>, size: fn(&[f64]) 
     (x.shape() == other.shape()).then_some(())?;
     by_rows(x, |row| others[row] / own[row])
 }
+
+/// A tensor read otherwise; `None` where its shape does not allow it.
+pub(crate) type Reading = Arc<dyn Fn(&ArrayD<f64>) -> Option<ArrayD<f64>> + Send + Sync>;

@@ -4,8 +4,7 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 use std::path::Path;
 
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
+use firstdiff_trace::decode_base64;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
@@ -122,7 +121,7 @@ fn parse(bytes: &[u8]) -> Result<ModelJson, String> {
 
 /// The token ids of each prompt in a batch. None if they are malformed: they are only a default prompt.
 fn token_ids(ids: &Tensor<'_>) -> Option<Vec<Vec<u32>>> {
-    let bytes = STANDARD.decode(ids.data.as_bytes()).ok().filter(|_| ids.encoding == "base64")?;
+    let bytes = decode_base64(&ids.data).filter(|_| ids.encoding == "base64")?;
     let ints: Vec<i64> = match &*ids.dtype {
         "int32" => bytes.as_chunks().0.iter().map(|b| i64::from(i32::from_le_bytes(*b))).collect(),
         "int64" => bytes.as_chunks().0.iter().map(|b| i64::from_le_bytes(*b)).collect(),
@@ -151,7 +150,7 @@ fn decode(tensor: &Tensor<'_>) -> Result<(Storage, Vec<u8>), String> {
     }
     let count = tensor.shape.iter().try_fold(1usize, |n, &d| n.checked_mul(d));
     let wanted = count.and_then(|count| storage.row_bytes(count));
-    let bytes = STANDARD.decode(tensor.data.as_bytes()).map_err(|e| format!("its data is no base64: {e}"))?;
+    let bytes = decode_base64(&tensor.data).ok_or("its data is no base64")?;
     if wanted != Some(bytes.len()) {
         return Err(format!("{} bytes of data for the shape {:?} of {}", bytes.len(), tensor.shape, tensor.dtype));
     }

@@ -1,6 +1,7 @@
 //! Shows a comparison on a screen.
 
 pub mod alignment;
+pub mod compare;
 pub mod divergence;
 pub mod screen;
 pub mod table;

@@ -1,8 +1,9 @@
 //! Renders the table of taps: a line each, in order, with similar neighbours folded into one.
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 
-use firstdiff_compare::{Place, Report, Status, TapReport, number};
+use firstdiff_compare::{ChunkAlignment, Place, Report, Status, TapReport, number};
 use firstdiff_trace::Site;
 
 use crate::render::screen::{BAD, BOLD, DIM, Detail, GOOD, Screen, WARN, paint};
@@ -24,7 +25,7 @@ enum Fold {
 }
 
 /// Which taps of a table have a line of their own.
-pub struct TableDetail<'a> {
+struct TableDetail<'a> {
     report: &'a Report,
     detail: Detail,
     fold: Fold,
@@ -32,7 +33,7 @@ pub struct TableDetail<'a> {
 
 impl TableDetail<'_> {
     /// Whether a tap is in the first wrong layer, or all taps are shown.
-    pub fn is_unfolded(&self, tap: &TapReport) -> bool {
+    fn is_unfolded(&self, tap: &TapReport) -> bool {
         let first = self.report.first.as_ref().map(|f| self.report.taps[f.index].place);
         let of_first =
             |f: Place| f.step == tap.place.step && f.tap.block() == tap.place.tap.block() && !self.may_be_folded(tap);
@@ -52,7 +53,7 @@ pub fn taps(screen: &mut Screen, report: &Report, detail: Detail) {
         let mut table = Screen::default();
         let shown = TableDetail { report, detail, fold };
         match &report.alignment {
-            Some(alignment) => crate::render::alignment::taps(&mut table, report, alignment, &shown),
+            Some(alignment) => chunked_steps(&mut table, report, alignment, &shown),
             None => steps(&mut table, report, &shown),
         }
         table
@@ -72,6 +73,53 @@ fn legend(screen: &mut Screen, report: &Report) {
         let text = format!("  DIFF: differs, no compared input does; off: so does an input{unchecked}");
         screen.line(&paint(DIM, &text));
     }
+}
+
+/// Neighbouring cells that one line describes: of one phase, and of one kind.
+struct Group<'a> {
+    cells: Range<u32>,
+    taps: &'a [TapReport],
+}
+
+/// The taps by position, neighbouring positions of one kind folded.
+fn chunked_steps(screen: &mut Screen, report: &Report, alignment: &ChunkAlignment, shown: &TableDetail<'_>) {
+    let unfold = &|tap: &TapReport| shown.is_unfolded(tap);
+    let mut rest = &report.taps[..];
+    while let Some(group) = next_group(rest, alignment, unfold) {
+        rest = &rest[group.taps.len()..];
+        let label = alignment.label(group.cells.clone());
+        if group.taps.iter().any(unfold) {
+            screen.line(&paint(BOLD, &label));
+            step_lines(screen, group.taps, shown);
+        } else if group.taps.iter().any(|t| t.status.differs()) {
+            screen.line(&mixed_cells(&label, group.taps));
+        } else {
+            screen.line(&fold_line(&label, group.taps));
+        }
+    }
+}
+
+/// The cells from the first on that form a group.
+fn next_group<'a>(
+    taps: &'a [TapReport],
+    alignment: &ChunkAlignment,
+    unfold: &impl Fn(&TapReport) -> bool,
+) -> Option<Group<'a>> {
+    let first = taps.first()?.place.step;
+    let (mut cells, mut count) = (first..first, 0);
+    let mut like = None;
+    while let Some(tap) = taps.get(count) {
+        let step = tap.place.step;
+        let here = taps[count..].iter().take_while(|t| t.place.step == step).count();
+        let cell = &taps[count..count + here];
+        let in_prefill = alignment.is_prefill(step);
+        let what = (in_prefill, cell.iter().map(|t| kind(t.status)).filter(|k| *k != 1).max(), cell.iter().any(unfold));
+        if step < cells.end || *like.get_or_insert(what) != what || (what.2 && count > 0) {
+            break;
+        }
+        (cells.end, count) = (step + 1, count + here);
+    }
+    Some(Group { cells, taps: &taps[..count] })
 }
 
 /// The steps of a run, neighbours with the same result on one line.
@@ -118,7 +166,7 @@ fn folded_steps(taps: &[TapReport], shown: &TableDetail<'_>) -> usize {
 }
 
 /// The lines of one step.
-pub fn step_lines(screen: &mut Screen, taps: &[TapReport], shown: &TableDetail<'_>) {
+fn step_lines(screen: &mut Screen, taps: &[TapReport], shown: &TableDetail<'_>) {
     let unfold = &|tap: &TapReport| shown.is_unfolded(tap);
     let mut rest = taps;
     while let Some(tap) = rest.first() {
@@ -155,7 +203,7 @@ fn name_of(run: &[TapReport]) -> String {
 /// A line for taps that all agree, or all differ, or both.
 fn group_line(name: &str, taps: &[TapReport]) -> String {
     let any = |kind_of: u8| taps.iter().any(|t| kind(t.status) == kind_of);
-    if any(0) && any(2) { crate::render::alignment::mixed_cells(name, taps) } else { fold_line(name, taps) }
+    if any(0) && any(2) { mixed_cells(name, taps) } else { fold_line(name, taps) }
 }
 
 /// How many taps from the first on are in layers with the same results: which sites differ, and which agree.
@@ -188,7 +236,7 @@ fn folded_run(taps: &[TapReport], unfold: &impl Fn(&TapReport) -> bool) -> usize
 }
 
 /// The kind of a status: taps of one kind are folded together.
-pub fn kind(status: Status) -> u8 {
+fn kind(status: Status) -> u8 {
     match status {
         Status::Exact | Status::Rounding => 0,
         Status::Unchecked => 1,
@@ -273,10 +321,22 @@ pub fn fold_line(name: &str, run: &[TapReport]) -> String {
 }
 
 /// How many differ, and of how many of them all compared inputs agree.
-pub fn differing_counts(differ: usize, diverged: usize) -> String {
+fn differing_counts(differ: usize, diverged: usize) -> String {
     match diverged {
         0 => format!("{differ} differ"),
         all if all == differ => format!("{differ} diverged"),
         some => format!("{differ} differ, {some} of them with no compared input that differs"),
     }
+}
+
+/// A line for cells in which something differs.
+fn mixed_cells(name: &str, taps: &[TapReport]) -> String {
+    let count = |is: fn(Status) -> bool| taps.iter().filter(|t| is(t.status)).count();
+    let (agree, differ, own) = (count(Status::agrees), count(Status::differs), count(|s| s == Status::Diverged));
+    let mark = if own > 0 { paint(BAD, "DIFF") } else { paint(WARN, "off ") };
+    let unchecked = match count(|s| s == Status::Unchecked) {
+        0 => String::new(),
+        n => paint(DIM, &format!("; {n} unchecked")),
+    };
+    format!("  {mark} {name:<32} {}; {agree} agree{unchecked}", differing_counts(differ, own))
 }

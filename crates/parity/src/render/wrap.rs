@@ -7,6 +7,7 @@ use crate::words::without_colours;
 /// The width where no terminal gives one.
 const USUAL: usize = 80;
 /// Longer lines are hard to read, however wide the terminal.
+#[cfg(feature = "command")]
 const WIDEST: usize = 100;
 /// A narrower screen cannot hold a table of taps.
 const NARROWEST: usize = 40;

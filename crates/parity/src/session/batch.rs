@@ -5,8 +5,8 @@ use firstdiff_compare::{Prompt, SeenPadding, Sequences, Verdict, grids, prompt, 
 use firstdiff_trace::{Batch, Dump, Entry};
 
 use crate::session::Comparison;
+use crate::session::Tools;
 use crate::session::is_recorded;
-use crate::session::pair::Tools;
 use crate::session::reading::take_sequence;
 
 /// Both runs of one sequence, without padding.

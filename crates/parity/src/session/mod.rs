@@ -14,11 +14,11 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use firstdiff_compare::{
     Aligned, CellsOf, ChunkAlignment, ExpertRows, Graph, InReferenceOrder, Options, Profile, Report, SeenPadding,
     ShownCache, TapReport, TokenEdits, Verdict, Warning, align, beyond_the_profile, compare, graph_of, own_rows_by,
-    shown_cache, split_experts, token_edits,
+    shown_cache, sign_of_error, split_experts, token_edits,
 };
 use firstdiff_trace::{Cache, Dump, Rows, Site, Tap};
 
@@ -127,7 +127,22 @@ impl Session {
         token_args: &TokenArgs,
         cells: CellsOf,
     ) -> Result<Session> {
-        let [reference, candidate] = reading.open_both(reference, candidate)?;
+        let both = reading.open_both(reference, candidate)?;
+        Session::of_dumps(both, profile, rows, reading, token_args, cells)
+    }
+
+    /// The same of two dumps that are open.
+    ///
+    /// # Errors
+    /// As [`Session::open`].
+    pub fn of_dumps(
+        [reference, candidate]: [Dump; 2],
+        profile: Option<Profile>,
+        rows: Option<Rows>,
+        reading: &ReadingArgs,
+        token_args: &TokenArgs,
+        cells: CellsOf,
+    ) -> Result<Session> {
         let (mut reference, mut candidate) = (token_args.add_tokens(reference)?, token_args.add_tokens(candidate)?);
         (reference, candidate) = crate::session::streams::resolve(reference, candidate)?;
         own_rows_by(&reference, &mut candidate)?;
@@ -415,4 +430,24 @@ pub fn declared_cache(dump: &Dump) -> Result<Option<Cache>, String> {
 /// Whether a path is a dump with its recorded program.
 pub fn is_recorded(path: &Path) -> bool {
     path.join("program.json").is_file()
+}
+
+/// What the command adds to this crate: models, and causes.
+#[derive(Clone, Copy)]
+pub struct Tools<'a> {
+    /// Takes order, dependencies and tolerances from a model.
+    pub with_model: fn(Session, &Path) -> Result<Session>,
+    /// Compares.
+    pub run: &'a dyn Fn(Session) -> Result<Comparison>,
+    /// A sign that a sequence of another prompt, which is not compared, is no right run.
+    pub sign_of_error: fn(&Session) -> Result<Option<String>>,
+}
+
+impl Tools<'static> {
+    /// Without models and causes: none is read or searched.
+    pub const NONE: Tools<'static> = Tools {
+        with_model: |_, model| bail!("{}: models are read by the command firstdiff alone", model.display()),
+        run: &Session::run,
+        sign_of_error: |session| Ok(sign_of_error(session.recorded()[1])?),
+    };
 }

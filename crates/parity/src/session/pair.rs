@@ -2,32 +2,12 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Result, bail};
-use firstdiff_compare::{CellsOf, Profile, Verdict, one_row_of_several, sign_of_error};
+use anyhow::Result;
+use firstdiff_compare::{CellsOf, Profile, Verdict, one_row_of_several};
 use firstdiff_trace::{Cache, NamedRows, Rows, Site, Tap};
 
 use crate::session::reading::{ReadingArgs, TokenArgs};
-use crate::session::{Comparison, Session};
-
-/// What the command adds to this crate: models, and causes.
-#[derive(Clone, Copy)]
-pub struct Tools<'a> {
-    /// Takes order, dependencies and tolerances from a model.
-    pub with_model: fn(Session, &Path) -> Result<Session>,
-    /// Compares.
-    pub run: &'a dyn Fn(Session) -> Result<Comparison>,
-    /// A sign that a sequence of another prompt, which is not compared, is no right run.
-    pub sign_of_error: fn(&Session) -> Result<Option<String>>,
-}
-
-impl Tools<'static> {
-    /// Without models and causes: none is read or searched.
-    pub const NONE: Tools<'static> = Tools {
-        with_model: |_, model| bail!("{}: models are read by the command firstdiff alone", model.display()),
-        run: &Session::run,
-        sign_of_error: |session| Ok(sign_of_error(session.recorded()[1])?),
-    };
-}
+use crate::session::{Comparison, Session, Tools};
 
 /// Two dumps and how to judge them.
 #[derive(Debug)]

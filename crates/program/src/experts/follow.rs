@@ -15,7 +15,8 @@ use crate::program::{Limits, Operation, Program, ProgramTap, Scope, Step, check}
 use crate::value::arithmetic::Arithmetic;
 use crate::value::dtype::Kind;
 use crate::value::error::Misfit;
-use crate::value::operand::{Operand, Scalar};
+use crate::value::operand::Operand;
+use crate::value::scalar::Scalar;
 use crate::value::tensor::{Tensor, Values};
 use crate::value::view::View;
 

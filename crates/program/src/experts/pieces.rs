@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 use crate::program::{Operation, Program, check};
-use crate::value::operand::Scalar;
+use crate::value::scalar::Scalar;
 use crate::value::view::View;
 
 /// One piece of a tensor.

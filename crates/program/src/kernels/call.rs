@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use crate::value::dtype::{DType, Kind};
 use crate::value::error::KernelError;
-use crate::value::operand::Scalar;
+use crate::value::scalar::Scalar;
 use crate::value::tensor::{Tensor, Values};
 use crate::value::view::View;
 

@@ -196,7 +196,7 @@ const KERNELS: &[(&str, Kernel)] = &[
     ("conv1d", convolution::conv1d),
     ("conv2d", convolution::conv2d),
     ("conv3d", convolution::conv3d),
-    ("avg_pool2d", convolution::avg_pool2d),
+    ("avg_pool2d", window::avg_pool2d),
     ("max_pool2d", window::max_pool2d),
     ("max_pool2d_with_indices", window::max_pool2d),
     ("adaptive_avg_pool1d", window::adaptive_avg_pool1d),

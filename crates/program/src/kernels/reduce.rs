@@ -5,7 +5,7 @@ use super::rows::{AxisRows, axes, reduced};
 use super::{binary, rows};
 use crate::value::dtype::Kind;
 use crate::value::error::KernelError;
-use crate::value::operand::Scalar;
+use crate::value::scalar::Scalar;
 use crate::value::tensor::{Tensor, Values};
 
 /// The axes to reduce, and whether they stay with extent 1.

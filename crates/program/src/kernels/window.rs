@@ -138,3 +138,34 @@ pub(super) fn im2col(call: &Call<'_>) -> Results {
     }
     Ok(vec![Tensor::of(shape, out)])
 }
+
+/// The mean of each window over the last two axes; padding counts unless `count_include_pad` is false.
+pub(super) fn avg_pool2d(call: &Call<'_>) -> Results {
+    let x = call.tensor(0, "self")?;
+    let [lead @ .., height, width] = x.shape.as_slice() else {
+        return Err(KernelError::Shape { what: "two axes", left: x.shape.clone(), right: vec![] });
+    };
+    let with_padding = call.flag(5, "count_include_pad", true)?;
+    let divisor = call.float(6, "divisor_override")?;
+    let padding = numbers(call, 3, "padding", 2, 0)?;
+    let axes = windows(call, x, &[*height, *width], (Some(3), None, 4))?;
+    let (rows, columns) = (axes[0], axes[1]);
+    let mut shape = lead.to_vec();
+    shape.extend([rows.count, columns.count]);
+    let shape = call.claim("a pooling and its output", shape)?;
+    let values = x.to_floats();
+    let inner = height * width;
+    let mut out = Vec::with_capacity(shape.iter().product());
+    for image in 0..lead.iter().product() {
+        for (row, column) in (0..rows.count).flat_map(|row| (0..columns.count).map(move |column| (row, column))) {
+            let lines: Vec<usize> = (0..rows.window).filter_map(|u| rows.source(row, u)).collect();
+            let places: Vec<usize> = (0..columns.window).filter_map(|v| columns.source(column, v)).collect();
+            let at = lines.iter().flat_map(|line| places.iter().map(move |place| line * width + place));
+            let sum: f64 = at.map(|at| values[image * inner + at]).sum();
+            let inside = lines.len() * places.len();
+            let all = rows.covered(row, padding[0]) * columns.covered(column, padding[1]);
+            out.push(sum / divisor.unwrap_or(if with_padding { all as f64 } else { inside as f64 }));
+        }
+    }
+    Ok(vec![Tensor::of(shape, out)])
+}

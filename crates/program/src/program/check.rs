@@ -2,9 +2,8 @@
 
 use std::collections::HashSet;
 
-use crate::program::read::at_place;
 use crate::program::{Operation, Program, ProgramTap, Step};
-use crate::value::error::{Fault, JsonPlace, ProgramError};
+use crate::value::error::{Fault, JsonPlace, ProgramError, at_place};
 use crate::value::operand::Operand;
 use crate::value::view::View;
 

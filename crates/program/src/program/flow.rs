@@ -14,7 +14,7 @@ pub(crate) struct DataFlow {
     activations: Vec<bool>,
     /// Buffers that are weights.
     weights: Vec<bool>,
-    /// Buffers of row statistics: a sum or a mean along each row, and what is computed from such numbers only.
+    /// Buffers of row statistics: a sum or a mean along each row, what is computed from such numbers only, and what nothing but such a sum reads.
     statistics: Vec<bool>,
     /// Buffers that an operation writes to.
     written: Vec<bool>,
@@ -94,6 +94,14 @@ impl DataFlow {
                 last[view.buffer] = Some(number);
             }
         }
+        let is_sum = |op: &usize| {
+            let outputs = || ops[*op].outputs.iter().flatten();
+            REDUCTIONS.contains(&ops[*op].base()) && outputs().all(|view| flow.statistics[view.buffer])
+        };
+        let summed = (0..ops.len()).filter(|&op| !flow.readers[op].is_empty() && flow.readers[op].iter().all(is_sum));
+        let summed: Vec<usize> =
+            summed.flat_map(|op| ops[op].outputs.iter().flatten().map(|view| view.buffer)).collect();
+        summed.into_iter().for_each(|buffer| flow.statistics[buffer] = true);
         flow
     }
 

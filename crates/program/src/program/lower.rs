@@ -6,7 +6,8 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use crate::program::{Operation, ProgramTap, Step};
 use crate::value::dtype::DType;
-use crate::value::operand::{Operand, Scalar};
+use crate::value::operand::Operand;
+use crate::value::scalar::Scalar;
 use crate::value::view::{View, contiguous_strides};
 
 /// Lowers all operations of ggml; taps and steps are led to the new numbers.

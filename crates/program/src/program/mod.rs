@@ -4,6 +4,7 @@ pub(crate) mod check;
 pub(crate) mod flow;
 mod format;
 mod lower;
+mod plan;
 pub(crate) mod read;
 mod stored;
 mod work;
@@ -16,7 +17,8 @@ use crate::kernels::{self, base_and_overload};
 use crate::program::flow::DataFlow;
 use crate::value::dtype::DType;
 use crate::value::error::{Misfit, ProgramError};
-use crate::value::operand::{Operand, Scalar};
+use crate::value::operand::Operand;
+use crate::value::scalar::Scalar;
 use crate::value::tensor::Tensor;
 use crate::value::view::View;
 use crate::weights::Weights;
@@ -164,6 +166,56 @@ pub struct Program {
     pub(crate) recorded: u64,
 }
 
+/// What a program is made of, before anything is known of how its values flow.
+#[derive(Default)]
+pub(crate) struct Parts {
+    pub(crate) source: String,
+    pub(crate) model: String,
+    pub(crate) folder: Option<PathBuf>,
+    pub(crate) weights: BTreeMap<usize, String>,
+    pub(crate) inputs: BTreeMap<usize, String>,
+    pub(crate) given: HashMap<usize, Tensor<'static>>,
+    pub(crate) buffers: Vec<View>,
+    pub(crate) ops: Vec<Operation>,
+    pub(crate) steps: Vec<Step>,
+    pub(crate) taps: Vec<ProgramTap>,
+    pub(crate) files: Vec<String>,
+    pub(crate) scopes: Vec<Scope>,
+}
+
+impl Parts {
+    /// The program, with how its values flow, and the memory that it takes.
+    pub(crate) fn program(self) -> Program {
+        let Parts { source, model, folder, weights, inputs, given, buffers, ops, steps, taps, files, scopes } = self;
+        let sizes = check::sizes(&buffers, &ops, &steps, &taps);
+        let taps_after = check::taps_after(&taps, ops.len());
+        let flow = DataFlow::analyse(&buffers, &ops, &scopes, &weights, &inputs);
+        let (misfits, needed, recorded) = (BTreeMap::new(), 0, 0);
+        let mut program = Program {
+            source,
+            model,
+            folder,
+            weights,
+            inputs,
+            given,
+            buffers,
+            sizes,
+            ops,
+            steps,
+            taps,
+            taps_after,
+            files,
+            scopes,
+            flow,
+            misfits,
+            needed,
+            recorded,
+        };
+        program.needed = check::memory(&program);
+        program
+    }
+}
+
 /// How many numbers any program may hold at a time: 2 GiB.
 const BASE_LIMIT: u64 = 1 << 28;
 
@@ -299,7 +351,9 @@ impl Program {
         let found = &self.ops[op];
         let scope = found.scope.map(|scope| &self.scopes[scope]);
         if let Some(name) = &found.node {
-            return scope.map_or_else(|| name.clone(), |node| format!("{name} ({})", node.module));
+            // A step of a Plan is known by its tap.
+            let node = scope.filter(|scope| scope.functions.is_empty());
+            return node.map_or_else(|| name.clone(), |node| format!("{name} ({})", node.module));
         }
         let file = scope.and_then(|scope| self.files.get(scope.file?));
         let (base, file) = (found.base(), file.map(|file| file.rsplit('/').next().unwrap_or_default()));
@@ -307,6 +361,15 @@ impl Program {
             (Some(file), Some(line)) => format!("{base} ({file}:{line})"),
             _ => base.to_owned(),
         }
+    }
+
+    /// Whether two operations are one line of code, in whichever modules it runs.
+    pub fn is_one_line(&self, a: usize, b: usize) -> bool {
+        let line = |op: usize| {
+            let found = &self.ops[op];
+            Some((self.scopes[found.scope?].file?, found.line?, found.base()))
+        };
+        self.class(a) == self.class(b) || line(a).is_some_and(|of| line(b) == Some(of))
     }
 
     /// Whether the line of code of an operation, or its node in a graph, is known.

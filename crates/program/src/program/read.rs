@@ -1,7 +1,7 @@
 //! Builds a [`Program`] from program.json, and checks every number in it.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashSet};
 use std::fs::{self, Metadata};
 use std::path::Path;
 
@@ -9,14 +9,14 @@ use firstdiff_trace::{JSON_LIMIT, json_fits, read_regular};
 use serde_json::Value;
 
 use crate::program::check;
-use crate::program::flow::DataFlow;
 use crate::program::format::{Document, Header, OpRecord, StepRecord, TapRecord};
 use crate::program::lower::lowered;
 use crate::program::stored;
-use crate::program::{Limits, Operation, Program, ProgramTap, Scope, Step};
+use crate::program::{Limits, Operation, Parts, Program, ProgramTap, Scope, Step};
 use crate::value::dtype::DType;
-use crate::value::error::{Fault, JsonPlace, ProgramError};
-use crate::value::operand::{Operand, Scalar};
+use crate::value::error::{Fault, JsonPlace, ProgramError, at_place};
+use crate::value::operand::Operand;
+use crate::value::scalar::Scalar;
 use crate::value::view::{View, contiguous_strides};
 
 impl Program {
@@ -51,7 +51,6 @@ impl Program {
         }
         let checker = Checker::new(&document.values, limits)?;
         let mut program = checker.program(document)?;
-        program.needed = check::memory(&program);
         check::within(program.needed, limits.elements)?;
         program.recorded = bytes_in(folder);
         program.given = stored::read(folder, &program)?;
@@ -72,11 +71,6 @@ const FEW_OPERANDS: usize = 1 << 14;
 
 fn operands_in(value: &Value) -> usize {
     value.as_array().map_or(1, |list| list.iter().map(operands_in).sum())
-}
-
-/// An error at a place.
-pub(crate) fn at_place(place: JsonPlace) -> impl FnOnce(Fault) -> ProgramError {
-    move |fault| ProgramError::At { place, fault }
 }
 
 /// The buffers and limits against which operands are checked.
@@ -120,31 +114,24 @@ impl Checker {
         check::order(&ops, &steps, &taps, given)?;
         let mut buffers = self.buffers;
         let ops = lowered(&mut buffers, ops, &weights, &mut steps, &mut taps);
-        let sizes = check::sizes(&buffers, &ops, &steps, &taps);
         // The values of constants and inputs are read after everything else has been checked; until then their buffer numbers are used.
         let unread = constants.iter().chain(inputs.keys()).map(|&buffer| (buffer, stored::none()));
-        let taps_after = check::taps_after(&taps, ops.len());
-        let flow = DataFlow::analyse(&buffers, &ops, &scopes, &weights, &inputs);
-        Ok(Program {
+        let given = unread.collect();
+        let parts = Parts {
             source: document.source,
             model: document.model,
             folder: document.folder,
-            given: unread.collect::<HashMap<_, _>>(),
+            given,
             buffers,
             weights,
             inputs,
-            sizes,
             ops,
             steps,
             taps,
-            taps_after,
             files,
             scopes,
-            flow,
-            misfits: BTreeMap::new(),
-            needed: 0,
-            recorded: 0,
-        })
+        };
+        Ok(parts.program())
     }
 
     fn named_buffers(

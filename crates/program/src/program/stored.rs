@@ -9,9 +9,8 @@ use safetensors::tensor::TensorView;
 use safetensors::{Dtype, SafeTensors};
 
 use crate::program::Program;
-use crate::program::read::at_place;
 use crate::value::dtype::{DType, Kind};
-use crate::value::error::{Fault, JsonPlace, ProgramError};
+use crate::value::error::{Fault, JsonPlace, ProgramError, at_place};
 use crate::value::tensor::{Tensor, Values};
 
 /// The largest program.safetensors, in bytes.

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use crate::program::check::{operands, within_work};
 use crate::program::{Operation, Program};
 use crate::value::error::ProgramError;
-use crate::value::operand::{Operand, Scalar};
+use crate::value::operand::Operand;
+use crate::value::scalar::Scalar;
 use crate::value::view::View;
 use crate::weights::Weights;
 

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use firstdiff_trace::FileError;
 
 use crate::value::dtype::{DType, Kind};
-use crate::value::operand::Scalar;
+use crate::value::scalar::Scalar;
 
 /// Why a program cannot be read.
 #[derive(Debug, thiserror::Error)]
@@ -411,4 +411,9 @@ pub enum EvaluateError {
         /// Number of steps.
         count: usize,
     },
+}
+
+/// An error at a place.
+pub(crate) fn at_place(place: JsonPlace) -> impl FnOnce(Fault) -> ProgramError {
+    move |fault| ProgramError::At { place, fault }
 }

@@ -1,22 +1,8 @@
 //! Defines the operands of an operation.
 
-use std::fmt;
-
 use crate::value::dtype::DType;
+use crate::value::scalar::Scalar;
 use crate::value::view::View;
-
-/// A Python number, boolean or string.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Scalar {
-    /// A whole number.
-    Int(i64),
-    /// A float.
-    Float(f64),
-    /// True or False.
-    Bool(bool),
-    /// A text.
-    Text(String),
-}
 
 /// An operand.
 #[derive(Clone, Debug, PartialEq)]
@@ -58,17 +44,6 @@ impl Operand {
             Operand::View(view) => Operand::DType(view.dtype),
             Operand::List(list) => Operand::List(list.iter().map(Operand::without_views).collect()),
             other => other.clone(),
-        }
-    }
-}
-
-impl fmt::Display for Scalar {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Scalar::Int(x) => write!(f, "{x}"),
-            Scalar::Float(x) => write!(f, "{x:?}"),
-            Scalar::Bool(x) => write!(f, "{x}"),
-            Scalar::Text(x) => write!(f, "{x:?}"),
         }
     }
 }

@@ -28,6 +28,8 @@ SOFTMAX = {"softmax", "_softmax"}
 NORM_STATISTICS = {"rsqrt", "layer_norm", "native_layer_norm", "rms_norm", "var", "var_mean", "linalg_vector_norm"}
 ACTIVATIONS = {"silu", "gelu", "relu", "sigmoid", "tanh", "erf", "softplus", "elu",
                "leaky_relu", "mish", "hardswish", "hardsigmoid", "selu", "celu", "relu6"}
+# What carries out the same for each member of a batch.
+BY_MEMBER = {"bmm", "sub"} | SCALES | SUMS | ACTIVATIONS
 # What takes some of the rows or columns: nothing behind it is a function of each element by itself.
 CHOICES = {"topk", "sort", "max", "argmax", "gather", "index", "index_select", "scatter", "embedding"} | SOFTMAX
 # Attention as one operation: queries, keys and values are its first operands.
@@ -42,6 +44,8 @@ COMPLEX = {"c64": "f32", "c128": "f64"}
 FLOATS = {"f64": 8, "f32": 4, "f16": 2, "bf16": 2}  # in bytes
 # A search along the graph goes no further than this: no operation of a layer is a longer chain of elementwise ones.
 FAR = 16
+# Of larger tensors only where they begin and end is looked at.
+MOST_LOOKED_AT = 1 << 18
 
 
 @dataclass
@@ -204,6 +208,20 @@ class Graph:
             else:
                 break
         return at, view
+
+    def read_for(self, at, view):
+        """What an operation reads for what a view shows of its result, each with the operation that made it: of one member of a batch that member of each operand."""
+        operation, read = self.operations[at], self.reads[at]
+        out = next((made for made in operation.outputs if made is not None and made.buffer == view.buffer), None)
+        if out is None or operation.kind not in BY_MEMBER or not out.shape or out.shape[0] < 2:
+            return read
+        step = out.strides[0]
+        member, rest = divmod(view.offset - out.offset, step) if step else (0, 0)
+        last = rest + sum((count - 1) * by for count, by in zip(view.shape, view.strides))
+        if not step or last >= step or not 0 <= member < out.shape[0]:
+            return read
+        of_it = lambda other: other.with_axes(other.shape[1:], other.strides[1:], other.offset + member * other.strides[0])
+        return [(made, of_it(other) if len(other.shape) == len(out.shape) and other.shape[0] == out.shape[0] else other) for made, other in read]
 
     def before(self, at, kinds=COPIES):
         """The operation whose value another one hands on by copies alone; itself where it is none."""
@@ -795,32 +813,62 @@ def graph_of_prefill(graph):
     """Of each tap of step 0: the operation that makes it, by its line in the reference, and the nearest taps above that it is made of."""
     program = graph.program
     taps = [tap for tap in program.taps if tap["step"] == 0]
-    made = defaultdict(list)  # the taps that look at what an operation wrote, of which it may write several
-    for tap in taps:
-        made[tap["op"], tap["v"].buffer].append(tap["tap"])
+    made = defaultdict(list)  # the taps that look at what an operation wrote, of which it may write several: each part by its first name
     files, scopes = list(program.files), list(program.scopes)
     named = {tap["op"] for tap in taps}
+    first = {}
+    for tap in taps:
+        looks = made[tap["op"], tap["v"].buffer]
+        # Another look at the same values comes from the first; queries, keys and values of one product are values of their own.
+        first[tap["tap"]] = next((name for name, view in looks if overlap(view, tap["v"])), None)
+        if first[tap["tap"]] is None:
+            looks.append((tap["tap"], tap["v"]))
     rows = []
     for tap in taps:
         # A copy hands on what another operation made, unless that is a tap by itself.
         maker = graph.before(tap["op"])
         operation = program.operations[tap["op"] if maker in named else maker]
-        # Another look at the same tensor comes from the first.
-        same = made[tap["op"], tap["v"].buffer]
-        reads = dict.fromkeys(same[:same.index(tap["tap"])][:1])
-        open_, seen = [] if reads else [(writer, view.buffer) for writer, view in graph.reads[tap["op"]]], set()
+        reads = dict.fromkeys([first[tap["tap"]]] if first[tap["tap"]] else [])
+        open_, seen = [] if reads else [*graph.read_for(tap["op"], tap["v"])], set()
         while open_:
-            at = open_.pop(0)
-            if at[0] is None or at in seen:
+            at, view = open_.pop(0)
+            if at is None or 0 in view.shape or (at, view.buffer, view.offset, view.shape, view.strides) in seen:
                 continue
-            seen.add(at)
-            if at in made:
-                reads[made[at][0]] = None
-            else:
-                open_ += [(writer, view.buffer) for writer, view in graph.reads[at[0]]]
+            seen.add((at, view.buffer, view.offset, view.shape, view.strides))
+            looks = [name for name, other in made[at, view.buffer] if overlap(other, view)]
+            reads.update(dict.fromkeys(looks))
+            if not looks:
+                open_ += graph.read_for(at, view)
         file = files[scopes[operation.scope][2]].rsplit("/", 1)[-1]
         rows.append({"tap": tap["tap"], "op": f"{operation.kind} ({file}:{operation.line})", "reads": list(reads)})
     return rows
+
+
+def overlap(a, b):
+    """Whether two looks at one buffer show a value in common."""
+    if 0 in a.shape + b.shape:
+        return False
+    if a.dtype != b.dtype:
+        return True
+    axes = [sorted(((step, count) for count, step in zip(view.shape, view.strides) if count > 1 and step), reverse=True) for view in (a, b)]
+    begins = [a.offset, b.offset]
+    while all(axes) and axes[0][0] == axes[1][0]:  # rows of both: what is common stands within one
+        step, count = axes[0][0]
+        if any(begin % step + sum((n - 1) * by for by, n in own[1:]) >= step for begin, own in zip(begins, axes)):
+            break
+        if abs(begins[0] // step - begins[1] // step) >= count:
+            return False
+        axes, begins = [own[1:] for own in axes], [begin % step for begin in begins]
+    if max(math.prod(count for _, count in own) for own in axes) > MOST_LOOKED_AT:
+        (begin, end), (other, last) = a.extent(), b.extent()
+        return begin < last and other < end
+    values = []
+    for begin, own in zip(begins, axes):
+        shown = {begin}
+        for step, count in own:
+            shown = {at + step * index for at in shown for index in range(count)}
+        values.append(shown)
+    return not values[0].isdisjoint(values[1])
 
 
 def keep_weights(graph, step, taps):

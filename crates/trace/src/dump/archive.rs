@@ -91,8 +91,7 @@ impl Archive {
         if let Some(twice) = duplicate_member(bytes, &zip) {
             return Err(damaged(path, format!("member '{}' is there twice", twice.escape_debug())));
         }
-        let names = zip.file_names().map(|name| Ok(name?.into_owned())).collect::<Result<_, ZipError>>();
-        let names = names.map_err(|e| damaged(path, zip_reason(e)))?;
+        let names = zip.file_names().map(str::to_owned).collect();
         let unpacked = members(bytes, &zip).fold(0u64, |sum, (_, size)| sum.saturating_add(size));
         if unpacked > UNPACKED_LIMIT.saturating_add(size.saturating_mul(UNPACKED_FOLD)) {
             return Err(damaged(
@@ -287,12 +286,12 @@ impl Archive {
 
 /// The first member of a zip whose name occurs twice; the table of members keeps only the last of them.
 pub(crate) fn duplicate_member<R: Read + io::Seek>(bytes: &[u8], zip: &ZipArchive<R>) -> Option<String> {
-    if !zip.has_duplicate_names() {
-        return None;
-    }
     let mut seen = HashSet::new();
-    let twice = members(bytes, zip).find(|(name, _)| !seen.insert(*name));
-    Some(twice.map_or_else(|| "?".to_owned(), |(name, _)| String::from_utf8_lossy(name).into_owned()))
+    match members(bytes, zip).find(|(name, _)| !seen.insert(*name)) {
+        Some((name, _)) => Some(String::from_utf8_lossy(name).into_owned()),
+        // Two names that are one only when decoded.
+        None => (seen.len() != zip.len()).then(|| "?".to_owned()),
+    }
 }
 
 /// Name and unpacked size of every record in a zip's central directory, duplicate names included.

@@ -5,6 +5,8 @@ pub(crate) mod folder;
 pub(crate) mod import;
 pub(crate) mod join;
 pub(crate) mod open;
+pub(crate) mod path;
+pub(crate) mod remote;
 pub(crate) mod store;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};

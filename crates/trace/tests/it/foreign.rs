@@ -248,3 +248,27 @@ fn a_mask_of_zeros_and_ones_beside_the_taps_is_read() {
     assert_eq!(read(&array("|u1", "6,", bits.to_vec())), None);
     assert_eq!(read(&array("|u1", "1, 2, 3", bits.to_vec())), None);
 }
+
+#[test]
+fn a_member_that_is_there_twice_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    // 82 is é in the code page of DOS: those two names are one where they are decoded.
+    let cases = [(["h0.npy", "h1.npy"], b"h0.npy", "h0.npy"), (["é0.npy", "e0.npy"], b"\x820.npy", "?")];
+    for (names, renamed, twice) in cases {
+        let mut out = zip::ZipWriter::new(std::io::Cursor::new(Vec::new()));
+        for name in names {
+            out.start_file(name, zip::write::SimpleFileOptions::default()).unwrap();
+            out.write_all(&npy_start(0)).unwrap();
+        }
+        let mut bytes = out.finish().unwrap().into_inner();
+        while let Some(at) = bytes.windows(6).position(|window| window == names[1].as_bytes()) {
+            bytes[at..at + 6].copy_from_slice(renamed);
+        }
+        for name in ["twice.npz", "twice.pt"] {
+            let path = folder.path().join(name);
+            fs::write(&path, &bytes).unwrap();
+            let error = Dump::open(&path).unwrap_err().to_string();
+            assert!(error.contains(&format!("member '{twice}' is there twice")), "{error}");
+        }
+    }
+}

@@ -11,7 +11,7 @@ use firstdiff_program::{Arithmetic, Evaluator, ModelFolder, Program, Tensor, Val
 use firstdiff_trace::{Cache, Dump, Meta, Producer, Recorder, Tap};
 use serde_json::Value;
 
-use crate::commands::compare::matching_none;
+use crate::commands::ci::matching_none;
 use crate::commands::dump::DumpArgs;
 use crate::session::arithmetic::precision;
 use crate::session::source::program_weights;

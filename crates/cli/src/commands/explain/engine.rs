@@ -14,11 +14,11 @@ use crate::driver::{Driver, EarlierRuns, EngineOptions, RunSummary, engine_token
 use crate::report;
 use crate::session::arithmetic::precision;
 use crate::session::incomplete::Incomplete;
-use crate::session::input::CandidateArgs;
 use crate::session::is_recorded;
 use crate::session::next_taps::{TapsToRecord, next_taps, outline_taps};
 use crate::session::reading::ReadingArgs;
 use crate::session::replay::ReplaySession;
+use crate::session::source::CandidateArgs;
 use crate::session::source::taps_of;
 
 /// The most runs: the ends, the layers, one layer, the other layers of its kind, and the same for a second mistake and a third.

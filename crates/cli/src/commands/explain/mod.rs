@@ -20,8 +20,8 @@ use crate::render::screen::{BAD, BOLD, DIM, GOOD, Screen, WARN, paint};
 use crate::report::{self, CauseCertainty, Diagnosis, Explain, Explained, OfReference, ReplayInputs, Residual, Tried};
 use crate::session::arithmetic::parity;
 use crate::session::cause;
-use crate::session::input::CandidateArgs;
 use crate::session::replay::ReplaySession;
+use crate::session::source::CandidateArgs;
 use crate::words::{safe, shorten, taps_in_words};
 
 pub(crate) const HELP: &str = "Examples:
@@ -275,6 +275,10 @@ fn finding(screen: &mut Screen, inputs: &ReplayInputs, explained: &Explained, ve
                 screen.line(&format!("    measured: {}", safe(&law.words)));
             }
             screen.line(&format!("    {} {}", paint(DIM, "fix:"), cause.fix.as_deref().unwrap_or_default()));
+            if !explained.untold.is_empty() {
+                let places = safe(&explained.untold_in_words);
+                screen.line(&format!("    come out with it as without it, so that they do not tell: {places}"));
+            }
             if verbose && !explained.tried.is_empty() {
                 screen.line(&format!("    tried, and what each leaves: {}", tried_causes(explained, true).join(", ")));
             }
@@ -329,18 +333,18 @@ fn open_finding(screen: &mut Screen, inputs: &ReplayInputs, explained: &Explaine
     }
     if explained.diagnosis.matched == CauseCertainty::Closest {
         let near: Vec<String> = explained.diagnosis.also.iter().map(|near| near.words.clone()).collect();
-        // It gives these numbers, but is not stated as the cause for another reason.
-        let how = if is_given { "nearest, but not stated" } else { "nearest, but not it" };
-        screen.line(&format!("    {how}: {} {}", near.join(" with "), what_is_left(&explained.diagnosis)));
+        // Another mistake beside it, or another rounding, may be what is left.
+        screen.line(&format!(
+            "    nearest, not proved: {} {}",
+            near.join(" with "),
+            what_is_left(&explained.diagnosis)
+        ));
     }
     let words = tried_causes(explained, verbose);
     if !words.is_empty() {
         let text = if verbose { words.join(", ") } else { shorten(&words, 8) };
-        // Between several operations, another fault may hide it.
-        let how = if explained.span.is_empty() { "ruled out" } else { "none of these alone reproduces it" };
-        // A variant that was not tried, or another place, may be the cause.
-        let places = if explained.span.is_empty() { "forms" } else { "forms and places" };
-        screen.line(&format!("    {how}, in the {places} tried here: {text}"));
+        // Another fault may hide it; a variant that was not tried, or another place, may be the cause.
+        screen.line(&format!("    none of these alone reproduces it, in the forms and places tried here: {text}"));
     }
     if explained.untried > 0 {
         let text =

@@ -9,23 +9,11 @@ use firstdiff_compare::{
 };
 use serde::Serialize;
 
-use crate::render::html::grid::MapEntry;
+use crate::render::html::grid::{MapEntry, PageTaps};
 use crate::report::TapEntry;
 
 /// The most taps with details about where the error is: that keeps a page small.
 const MOST: usize = 2000;
-
-/// The taps that a page shows, by their indices in the report, in the order of first use.
-#[derive(Default)]
-pub(crate) struct PageTaps(Vec<usize>);
-
-impl PageTaps {
-    /// The number of a tap among those shown.
-    pub(crate) fn number(&mut self, at: usize) -> usize {
-        self.0.push(at);
-        self.0.len() - 1
-    }
-}
 
 /// The details of a page's taps.
 pub(crate) struct Details {

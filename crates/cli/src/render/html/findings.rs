@@ -74,6 +74,7 @@ impl Card {
         );
         line("why", explained.reason.clone().filter(|_| is_open));
         line("where", explained.positions_in_words.clone());
+        line("not told", Some(explained.untold_in_words.clone()).filter(|places| !places.is_empty()));
         line("not recorded", Some(shorten(&explained.span, MOST)).filter(|names| !names.is_empty()));
         line("note", explained.note.clone());
         line("next", explained.next.clone());

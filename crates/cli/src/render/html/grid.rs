@@ -3,7 +3,6 @@
 use firstdiff_compare::{ChunkAlignment, Status, number};
 use firstdiff_trace::Tap;
 
-use crate::render::html::details::PageTaps;
 use crate::report::TapEntry;
 use crate::words::{step_in_words, taps_in_words};
 
@@ -14,6 +13,18 @@ pub(crate) enum Phase {
     Prefill,
     /// The decode steps.
     Decode,
+}
+
+/// The taps that a page shows, by their indices in the report, in the order of first use.
+#[derive(Default)]
+pub(crate) struct PageTaps(pub(super) Vec<usize>);
+
+impl PageTaps {
+    /// The number of a tap among those shown.
+    pub(crate) fn number(&mut self, at: usize) -> usize {
+        self.0.push(at);
+        self.0.len() - 1
+    }
 }
 
 /// A tap and where in the run it is.

@@ -14,13 +14,13 @@ use anyhow::Result;
 use askama::Template;
 
 use crate::output::{Inputs, write};
+use crate::render::compare::{agreement, beside_noise, metadata_in_brackets};
 use crate::render::divergence::{CAUSE, Divergence};
-use crate::render::html::details::{Details, PageTaps};
+use crate::render::html::details::Details;
 use crate::render::html::findings::Card;
-use crate::render::html::grid::{Grid, MapEntry};
+use crate::render::html::grid::{Grid, MapEntry, PageTaps};
 use crate::render::html::pictures::Picture;
 use crate::render::html::plot::Plot;
-use crate::render::screen::{agreement, beside_noise, metadata_in_brackets};
 use crate::report::{Compare, Conclusion, Explain, JudgedIn, Provenance, Replay, ReplayInputs, Verdict};
 use crate::session::Comparison;
 use crate::session::arithmetic::as_it_asks;

@@ -609,8 +609,8 @@ pub(super) fn kin(form: &Form) -> String {
     if let Some(kin) = &form.kin {
         return kin.clone();
     }
-    let params =
-        form.params.iter().filter(|(name, _)| *name != "operation").map(|(name, value)| format!("{name}={value}"));
+    let tells = |name: &str| name != "operation" && form.mistake.param(name).is_none_or(|p| !p.follows_from_shape);
+    let params = form.params.iter().filter(|(name, _)| tells(name)).map(|(name, value)| format!("{name}={value}"));
     format!("{} {}", form.mistake.id, params.collect::<Vec<_>>().join(","))
 }
 

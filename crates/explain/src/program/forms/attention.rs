@@ -53,10 +53,10 @@ fn of_cap(context: &Context<'_>, op: usize) -> Vec<Form> {
     vec![Form::one(mistake, vec![], op, kept(x)).due(cap), Form::any_of(mistake, "cap", cap, any).due(cap)]
 }
 
-/// The scores before their mask, the mask, and which keys a query sees by it.
+/// The scores before their mask, the mask, what was added to the mask alone where that is known, and which keys a query sees by it.
 #[derive(Clone)]
 struct Masked {
-    views: [View; 2],
+    views: Vec<View>,
     sees: fn(f64) -> bool,
     /// What is added to a score that is seen: a mask that is added holds biases as well.
     bias: fn(f64) -> f64,
@@ -77,7 +77,15 @@ impl Masked {
         };
         let attends = mask.elements() > 1 && !context.is_weight(mask) && context.leads_to_probs(op);
         let bias = if context.base(op) == "add" { |m: f64| m } else { |_: f64| 0.0 };
-        attends.then(|| Masked { views: [x.clone(), mask.clone()], sees, bias, then: Some })
+        attends.then(|| {
+            let biased = bias_of(context, op, mask).filter(|_| context.base(op) == "add");
+            let views = [x, mask].into_iter().chain(biased).cloned().collect();
+            Masked { views, sees, bias, then: Some }
+        })
+    }
+
+    fn read(&self) -> Vec<&View> {
+        self.views.iter().collect()
     }
 
     /// How many queries and keys there are, and what is hidden from each query of the first head.
@@ -91,7 +99,7 @@ impl Masked {
 
     /// A query sees the keys up to its own row of the chunk.
     fn top_left(&self) -> Change {
-        computed(&self.views.each_ref(), |x| {
+        computed(&self.read(), |x| {
             let [.., queries, keys] = x[0].shape() else { return None };
             let (queries, keys) = (*queries, *keys);
             let mut out = x[0].clone();
@@ -105,18 +113,17 @@ impl Masked {
     /// A number is added to what is hidden, in the place of what hides it alone.
     fn added(&self, fill: f64) -> Change {
         let Masked { sees: saw, bias, .. } = *self;
-        computed(&self.views.each_ref(), move |x| {
+        computed(&self.read(), move |x| {
             let mask = x[1].broadcast(x[0].raw_dim())?;
             let hides = mask.iter().any(|&m| !saw(m));
-            let mut out = x[0].clone();
-            out.zip_mut_with(&mask, |out, &m| *out += if saw(m) { bias(m) } else { fill });
-            hides.then_some(out)
+            let fill = mask.mapv(|m| if saw(m) { 0.0 } else { fill });
+            hides.then(|| plus(&plus(&x[0], &biases(bias, x)?)?, &fill))?
         })
     }
 
     /// What is added beside the mask, slopes by distance, times a factor.
     fn scaled(&self, factor: f64) -> Change {
-        computed(&self.views.each_ref(), move |x| {
+        computed(&self.read(), move |x| {
             let bias = x[1].mapv(|m| if m > MASKED { factor * m } else { m });
             x[1].iter().any(|m| *m > MASKED && *m != 0.0).then(|| plus(&x[0], &bias))?
         })
@@ -129,13 +136,14 @@ impl Masked {
         sees: impl Fn(&dyn Fn(i64) -> bool, i64, i64) -> bool + Send + Sync + 'static,
     ) -> Change {
         let Masked { sees: saw, bias, then, .. } = *self;
-        computed(&self.views.each_ref(), move |x| {
+        computed(&self.read(), move |x| {
+            let biased = plus(&x[0], &biases(bias, x)?)?;
             let (x, mask) = (&x[0], x[1].broadcast(x[0].raw_dim())?);
             let [.., queries, keys] = x.shape() else { return None };
             let (queries, keys) = (*queries, *keys);
             let seen = mask.rows().into_iter().filter_map(|row| row.iter().rposition(|&m| saw(m))).max();
             let (first, held) = first_and_held(queries, keys, seen);
-            let mut out = x.clone();
+            let mut out = biased;
             // One that hides what is hidden is the same mask.
             let mut differs = false;
             for (row, (mut out, mask)) in out.rows_mut().into_iter().zip(mask.rows()).enumerate() {
@@ -146,12 +154,31 @@ impl Masked {
                 for key in 0..keys {
                     let is_seen = saw(mask[key]) && key >= held || key < held && sees(&before, position, key as i64);
                     differs |= is_seen != saw(mask[key]) || !is_seen && hidden != HIDDEN;
-                    let bias = if mask[key].is_finite() && mask[key] > MASKED { bias(mask[key]) } else { 0.0 };
-                    out[key] = if is_seen { out[key] + bias } else { hidden };
+                    out[key] = if is_seen { out[key] } else { hidden };
                 }
             }
             then(out).filter(|_| differs)
         })
+    }
+}
+
+/// What a mask was added to, where it is a sum: a score that is no longer hidden has that.
+fn bias_of<'c>(context: &'c Context<'_>, op: usize, mask: &View) -> Option<&'c View> {
+    let at = context.maker(op, mask).filter(|&at| context.base(at) == "add")?;
+    let [(_, a), (_, b)] = context.tensors(at)[..] else { return None };
+    let hides = |view: &View| context.table(at, view).is_some_and(|table| table.iter().any(|m| *m <= MASKED));
+    match (hides(a), hides(b)) {
+        (true, false) => Some(b),
+        (false, true) => Some(a),
+        _ => None,
+    }
+}
+
+/// What is added to the scores beside their mask.
+fn biases(bias: fn(f64) -> f64, x: &[ArrayD<f64>]) -> Option<ArrayD<f64>> {
+    match x.get(2) {
+        Some(own) => Some(own.clone()),
+        None => Some(x[1].mapv(|m| if m.is_finite() && m > MASKED { bias(m) } else { 0.0 })),
     }
 }
 
@@ -322,22 +349,12 @@ fn of_softmax(context: &Context<'_>, op: usize) -> Vec<Form> {
         Some(out)
     });
     forms.push(Form::one(&SINK_OMITTED, vec![("kind", json!("extra zero"))], op, extra));
-    // Of what comes out as nothing the mask is seen where the candidate has it.
-    let own = context.own.clone();
-    let after = computed(&[x], move |x| {
-        let out = softmax(&x[0])?;
-        let seen = own.mapv(|p| if p == 0.0 { 0.0 } else { 1.0 }).into_shape_with_order(out.raw_dim()).ok()?;
-        let hides = out.iter().zip(&seen).any(|(p, seen)| *seen == 0.0 && *p > 0.0);
-        // Of scores that were masked before it is not the model's mask.
-        let is_unmasked = x[0].iter().all(|score| *score > MASKED);
-        (hides && is_unmasked && is_of_positions(&seen)).then(|| times(&out, &seen))?
-    });
-    forms.push(Form::one(&MASK_AFTER_SOFTMAX, vec![], op, after));
+    forms.push(after_softmax(context, op, x));
     // Where the reference needs no mask, and nothing stands beside the keys.
     let is_sink = |at: usize| !of_sinks(context, at).is_empty();
     let has_sinks = context.comes_from(op, NEAR, is_sink, &["matmul", "bmm", "baddbmm"]);
     if !has_sinks && !context.ops().any(|at| Masked::of(context, at).is_some()) {
-        let unmasked = Masked { views: [x.clone(), x.clone()], sees: |_| true, bias: |_| 0.0, then: |x| softmax(&x) };
+        let unmasked = Masked { views: vec![x.clone(); 2], sees: |_| true, bias: |_| 0.0, then: |x| softmax(&x) };
         // A mask before the scores that were recorded hides in them what it hides.
         let masked = context.origin(op, x).filter(|&at| Masked::of(context, at).is_some());
         let is_one_query = rank > 1 && x.shape[rank - 2] == 1;
@@ -350,6 +367,34 @@ fn of_softmax(context: &Context<'_>, op: usize) -> Vec<Form> {
         }
     }
     forms
+}
+
+/// Probabilities of all keys, of which those that the mask hides are set to nothing.
+fn after_softmax(context: &Context<'_>, op: usize, x: &View) -> Form {
+    let masked =
+        context.origin(op, x).filter(|&at| context.has(at)).and_then(|at| Some((at, Masked::of(context, at)?)));
+    // A mask beside a bias, of which the sum is made, is no mask alone.
+    if let Some((at, Masked { views, sees, .. })) = masked
+        && let [scores, mask] = &views[..]
+    {
+        let after = computed(&[x, mask], move |x| {
+            let seen = x[1].mapv(|m| if sees(m) { 1.0 } else { 0.0 });
+            seen.iter().any(|seen| *seen == 0.0).then(|| times(&softmax(&x[0])?, &seen))?
+        });
+        let edits = vec![Edit { at: At::Op(at), change: kept(scores) }, Edit { at: At::Op(op), change: after }];
+        return Form::new(&MASK_AFTER_SOFTMAX, vec![], edits);
+    }
+    // Of what comes out as nothing the mask is seen where the candidate has it.
+    let own = context.own.clone();
+    let after = computed(&[x], move |x| {
+        let out = softmax(&x[0])?;
+        let seen = own.mapv(|p| if p == 0.0 { 0.0 } else { 1.0 }).into_shape_with_order(out.raw_dim()).ok()?;
+        let hides = out.iter().zip(&seen).any(|(p, seen)| *seen == 0.0 && *p > 0.0);
+        // Of scores that were masked before it is not the model's mask.
+        let is_unmasked = x[0].iter().all(|score| *score > MASKED);
+        (hides && is_unmasked && is_of_positions(&seen)).then(|| times(&out, &seen))?
+    });
+    Form::one(&MASK_AFTER_SOFTMAX, vec![], op, after)
 }
 
 /// Operations between what stands beside the keys and their softmax.
@@ -450,12 +495,8 @@ fn of_cache(context: &Context<'_>, op: usize) -> Vec<Form> {
     };
     let along = Axis(axis);
     type Kept = fn(&[ArrayD<f64>], Axis) -> Option<ArrayD<f64>>;
-    let kinds: [(&'static Mistake, &str, Kept); 6] = [
+    let kinds: [(&'static Mistake, &str, Kept); 5] = [
         (&KV_CACHE_STALE, "newest missing", |x, axis| joined(axis, &x[0], &ArrayD::zeros(x[1].raw_dim()))),
-        (&KV_CACHE_STALE, "last-one's", |x, axis| {
-            let last = x[0].len_of(axis).checked_sub(x[1].len_of(axis))?;
-            joined(axis, &x[0], &x[0].slice_axis(axis, (last..).into()).to_owned())
-        }),
         (&KV_CACHE_SHIFT, "early", |x, axis| {
             let kept = x[0].len_of(axis).checked_sub(x[1].len_of(axis))?;
             let first = joined(axis, &x[0].slice_axis(axis, (..kept).into()).to_owned(), &x[1])?;
@@ -488,7 +529,13 @@ fn of_cache(context: &Context<'_>, op: usize) -> Vec<Form> {
             x[0].len_of(along).checked_sub(prompt).filter(|decoded| *decoded > 0)?;
             joined(along, &x[0], &ArrayD::zeros(x[1].raw_dim()))
         });
-        for (kind, change) in [("decoded never written", unwritten), ("written behind the products", behind)] {
+        let last = computed(&[past, new], move |x| {
+            let last = x[0].len_of(along).checked_sub(x[1].len_of(along))?;
+            joined(along, &x[0], &x[0].slice_axis(along, (last..).into()).to_owned())
+        });
+        let kinds =
+            [("last-one's", last), ("decoded never written", unwritten), ("written behind the products", behind)];
+        for (kind, change) in kinds {
             forms.push(Form::one(&KV_CACHE_STALE, vec![("kind", json!(kind))], op, change));
         }
     }

@@ -71,9 +71,67 @@ pub(super) fn forms(context: &Context<'_>, op: usize) -> Vec<Form> {
     if context.is_weight(product.weight.1) {
         forms.extend(of_weight(context, &product, op));
     }
+    forms.extend(of_siblings(context, &product, op));
     forms.extend(of_rows(context, &product, op));
     forms.extend(of_input(context, &product, op));
     forms
+}
+
+/// Several matrices that are multiplied with one input, read as if their rows stood by group, or in turn.
+fn of_siblings(context: &Context<'_>, product: &Product<'_>, op: usize) -> Vec<Form> {
+    let reads = |at: usize| Product::of(context, at).filter(|other| other.x.1 == product.x.1);
+    let step = context.program.steps().get(context.step_of(op)).map_or(0..0, |step| step.ops.clone());
+    let all: Vec<(usize, Product<'_>)> = step.filter_map(|at| Some((at, reads(at)?))).collect();
+    let (Some(own), Some(out), Some(matrix)) =
+        (all.iter().position(|(at, _)| *at == op), context.out(op), product.matrix())
+    else {
+        return Vec::new();
+    };
+    let rows: Vec<usize> = all.iter().map(|(_, other)| other.weight.1.shape.first().copied().unwrap_or(0)).collect();
+    let has_bias = |other: &Product<'_>| other.bias.is_some();
+    let is_alike = all.iter().all(|(_, other)| has_bias(other) == has_bias(product) && other.record.base() == "linear");
+    if !(2..=MOST_PARTS).contains(&all.len()) || !is_alike {
+        return Vec::new();
+    }
+    // As many groups as key/value heads have taps, else one of each row.
+    let heads = context
+        .program
+        .taps()
+        .iter()
+        .filter(|tap| tap.view.buffer == out.buffer || all.iter().any(|(at, _)| tap.op == *at));
+    let heads = heads.filter(|tap| tap.view.shape.len() == 3).map(|tap| tap.view.shape[1]).min();
+    let least = rows.iter().copied().min().unwrap_or(1);
+    let views: Vec<&View> = std::iter::once(product.x.1)
+        .chain(all.iter().map(|(_, other)| other.weight.1))
+        .chain(all.iter().filter_map(|(_, other)| other.bias.map(|(_, bias)| bias)))
+        .collect();
+    let (count, shape, total) = (all.len(), out.shape.clone(), rows.iter().sum::<usize>());
+    let begin: usize = rows[..own].iter().sum();
+    let form = |(kind, groups): (&str, usize)| {
+        if groups < 2 || rows.iter().any(|rows| rows % groups != 0) {
+            return None;
+        }
+        // Where the rows of this matrix are taken from, of all in the order of their groups.
+        let each: Vec<usize> = rows.iter().map(|rows| rows / groups).collect();
+        let first: usize = each[..own].iter().sum();
+        let from: Vec<usize> =
+            (0..rows[own]).map(|at| at / each[own] * (total / groups) + first + at % each[own]).collect();
+        let is_moved = from.iter().enumerate().any(|(at, from)| begin + at != *from);
+        let shape = shape.clone();
+        let change = computed(&views, move |x| {
+            let parts = |which: &[ArrayD<f64>]| {
+                let all: Vec<_> = which.iter().map(|part| part.view()).collect();
+                Some(ndarray::concatenate(Axis(0), &all).ok()?.select(Axis(0), &from))
+            };
+            let (weights, biases) = x[1..].split_at(count);
+            let products = product_of(&x[0], &matrix(&parts(weights)?))?;
+            let sums = if biases.is_empty() { products } else { plus(&products, &parts(biases)?)? };
+            sums.into_shape_with_order(shape.as_slice()).ok()
+        });
+        is_moved.then(|| Form::one(&FUSED_SPLIT, vec![("kind", json!(kind))], op, change))
+    };
+    let kinds = [("by-group", heads.unwrap_or(0)), ("interleaved", least)];
+    kinds.into_iter().filter_map(form).collect()
 }
 
 /// Activations, the matrix [out, in] of weights, and the bias, where there is one.
@@ -156,10 +214,20 @@ pub(super) fn last(context: &Context<'_>, op: usize) -> Vec<Form> {
 fn of_bits(context: &Context<'_>, product: &Product<'_>, op: usize) -> Vec<Form> {
     let Some(matrix) = product.matrix().filter(|_| context.is_weight(product.weight.1)) else { return Vec::new() };
     let form = |params: Params, bits: Bits| {
-        let change = computed(&product.views(), move |x| with_bias(product_of(&x[0], &matrix(&x[1].mapv(bits)))?, x));
+        let change = computed(&product.views(), move |x| {
+            let mut read = x.to_vec();
+            read[1..].iter_mut().filter(|weight| is_of_16_bits(weight)).for_each(|weight| weight.mapv_inplace(bits));
+            with_bias(product_of(&read[0], &matrix(&read[1]))?, &read)
+        });
         Form::one(&STORAGE_TYPE, params, op, change)
     };
     read_as(form).to_vec()
+}
+
+/// Whether all numbers are of one type of 16 bits: others are not stored so.
+fn is_of_16_bits(weight: &ArrayD<f64>) -> bool {
+    let all = |round: fn(f64) -> f64| weight.iter().all(|x| round(*x) == *x);
+    all(|x| f16::from_f64(x).to_f64()) || all(|x| bf16::from_f64(x).to_f64())
 }
 
 /// What a number becomes whose 16 bits are read as the other type's.

@@ -11,6 +11,7 @@ mod rotation;
 mod router;
 mod scale;
 mod scaling;
+mod stored;
 mod taps;
 
 use std::collections::HashMap;
@@ -45,6 +46,8 @@ pub(crate) struct Form {
     pub(crate) due: Option<f64>,
     /// What it has in common with others that one line of code does: the tensor that is cut at other places.
     pub(crate) kin: Option<String>,
+    /// The decode step that it begins with, where those before are right.
+    pub(crate) begins_at: Option<u32>,
 }
 
 /// A number that may be any.
@@ -61,7 +64,7 @@ pub(crate) struct Tune {
 
 impl Form {
     pub(crate) fn new(mistake: &'static Mistake, params: Params, edits: Vec<Edit>) -> Form {
-        Form { mistake, params, edits, class: 0, tune: None, due: None, kin: None }
+        Form { mistake, params, edits, class: 0, tune: None, due: None, kin: None, begins_at: None }
     }
 
     /// A form of one operation.
@@ -131,6 +134,22 @@ impl Form {
         format!("{} {}", self.mistake.id, params.chain(any).collect::<Vec<_>>().join(","))
     }
 
+    /// The same form among those of another place, with its number where that may be any; first of the same operation.
+    pub(crate) fn among(&self, others: &[Form]) -> Option<Form> {
+        let (own, rest): (Vec<&Form>, Vec<&Form>) = others.iter().partition(|other| other.class == self.class);
+        let all = || own.iter().chain(&rest);
+        let same = all().find(|other| other.key() == self.key()).map(|same| (*same).clone());
+        same.or_else(|| all().find_map(|other| other.with_number_of(self)))
+    }
+
+    /// The same with the number of another, where they differ in that alone.
+    pub(crate) fn with_number_of(&self, other: &Form) -> Option<Form> {
+        let tune = self.tune.as_ref().filter(|_| other.mistake == self.mistake)?;
+        let is_same = self.params.iter().all(|param| other.params.contains(param));
+        let number = other.params.iter().find(|(name, _)| *name == tune.name)?.1.as_f64()?;
+        is_same.then(|| self.tuned(number))
+    }
+
     /// The same with a value of its number.
     pub(crate) fn tuned(&self, value: f64) -> Form {
         let Some(tune) = &self.tune else { return self.clone() };
@@ -141,11 +160,13 @@ impl Form {
 
 /// All forms of the operations of a slice, the plainest first. What is one line of code in several layers is done otherwise in all of them.
 pub(crate) fn forms(context: &Context<'_>) -> Vec<Form> {
-    let groups: [fn(&Context<'_>, usize) -> Vec<Form>; 12] = [
+    let groups: [fn(&Context<'_>, usize) -> Vec<Form>; 14] = [
         embedding::forms,
         norm::forms,
         linear::forms,
+        stored::forms,
         rotation::forms,
+        rotation::of_base,
         scale::forms,
         attention::forms,
         feed_forward::forms,

@@ -1,11 +1,13 @@
 //! Norms: a reciprocal root of a mean square, or a kernel of that.
 
-use firstdiff_program::{At, Change, Edit, Operand, Operation, Scalar, View};
+use firstdiff_program::{At, Change, Edit, Operand, Operation, ProgramTap, Scalar, View};
+use firstdiff_trace::{Site, Tap};
 use ndarray::{ArrayD, Axis};
 use serde_json::json;
 
 use super::linear::read_as;
 use super::{Form, computed, kept, minus, numbers, over, plus, renamed, times, with, with_all, with_number};
+use crate::mistakes::head::FINAL_NORM_OMITTED;
 use crate::mistakes::linear::BIAS_OMITTED;
 use crate::mistakes::norm::{
     EPSILONS, NORM_AXIS, NORM_CENTERED, NORM_EPS, NORM_EPS_OUTSIDE, NORM_OMITTED, NORM_PLUS_ONE, NORM_SUM,
@@ -27,6 +29,19 @@ pub(super) fn forms(context: &Context<'_>, op: usize) -> Vec<Form> {
         "sub" => of_mean(context, op),
         _ => Vec::new(),
     }
+}
+
+/// A norm that is left out, or made twice: the last one by its own name.
+fn omitted(context: &Context<'_>, op: usize) -> &'static Mistake {
+    let call = context.call(op);
+    let made = |tap: &&ProgramTap| call.contains(&tap.op);
+    let mut taps = context.program.taps().iter().filter(made).map(|tap| Tap::named(&tap.tap));
+    if taps.any(|tap| tap.last_site() == Site::FinalNorm) { &FINAL_NORM_OMITTED } else { &NORM_OMITTED }
+}
+
+fn omitted_kind(context: &Context<'_>, op: usize) -> Params {
+    let is_last = omitted(context, op) == &FINAL_NORM_OMITTED;
+    is_last.then(|| ("kind", json!("omitted"))).into_iter().collect()
 }
 
 /// Another epsilon.
@@ -54,7 +69,7 @@ fn of_root(context: &Context<'_>, op: usize) -> Vec<Form> {
     forms.push(Form::one(&NORM_EPS_OUTSIDE, vec![], op, outside(eps)));
     forms.push(Form::any(&NORM_EPS_OUTSIDE, "eps", eps, At::Op(op), outside).beginning_at(OUTSIDE_MATTERS));
     let ones = computed(&[mean], |x| Some(ArrayD::ones(x[0].raw_dim())));
-    forms.push(Form::one(&NORM_OMITTED, vec![("kind", json!("gain-only"))], op, ones));
+    forms.push(Form::one(omitted(context, op), vec![("kind", json!("gain-only"))], op, ones));
     let Some(at) = context.maker(add, mean).filter(|&at| context.base(at) == "mean") else { return forms };
     let over_all = computed(&[mean], move |x| Some(ArrayD::from_elem(x[0].raw_dim(), x[0].mean()? + eps)));
     forms.push(Form::one(&NORM_AXIS, vec![("kind", json!("whole-tensor"))], add, over_all));
@@ -91,14 +106,14 @@ fn of_root(context: &Context<'_>, op: usize) -> Vec<Form> {
     }
     let last = *context.call(op).end();
     if context.out(last).is_some_and(|out| out.elements() == x.elements()) && context.has(last) {
-        forms.push(Form::one(&NORM_OMITTED, vec![], last, as_shape(x, context.out(last))));
+        forms.push(Form::one(omitted(context, op), omitted_kind(context, op), last, as_shape(x, context.out(last))));
         let gain = context.call(op).find_map(|at| gain_of(context, at));
         if let (Some(gain), Some(out)) = (gain, context.out(last)) {
             let tap = context.program.taps().iter().position(|tap| tap.op == last && tap.view.buffer == out.buffer);
             let again = |view: &View| computed(&[view, gain], move |x| times(&by_root(&x[0], eps)?, &x[1]));
             let form = |tap: usize| {
                 let change = again(&context.program.taps()[tap].view);
-                Form::read(&NORM_OMITTED, vec![("kind", json!("twice"))], tap, change)
+                Form::read(omitted(context, op), vec![("kind", json!("twice"))], tap, change)
             };
             forms.extend(tap.map(form));
         }
@@ -181,10 +196,12 @@ fn of_kernel(context: &Context<'_>, op: usize, place: usize) -> Vec<Form> {
         let of = if centres { centred(&x[0])? } else { x[0].clone() };
         weighed(by_root(&of, eps)?, x)
     };
-    if centres {
-        let rms = computed(&views, move |x| weighed(by_root(&x[0], eps)?, x));
-        forms.push(Form::one(&NORM_NOT_CENTERED, vec![], op, rms));
-    }
+    let other = computed(&views, move |x| {
+        let of = if centres { x[0].clone() } else { centred(&x[0])? };
+        weighed(by_root(&of, eps)?, x)
+    });
+    let mistake = if centres { &NORM_NOT_CENTERED } else { &NORM_CENTERED };
+    forms.push(Form::one(mistake, vec![], op, other));
     if gain.is_some() {
         forms.push(Form::one(&NORM_WEIGHT_OMITTED, vec![], op, with(record, 2, Operand::None)));
     }
@@ -212,13 +229,13 @@ fn of_kernel(context: &Context<'_>, op: usize, place: usize) -> Vec<Form> {
             }
         }
     }
-    forms.push(Form::one(&NORM_OMITTED, vec![], op, kept(x)));
+    forms.push(Form::one(omitted(context, op), omitted_kind(context, op), op, kept(x)));
     let twice = computed(&views, move |x| {
         let mut again = x.to_vec();
         again[0] = carried_out(x)?;
         carried_out(&again)
     });
-    forms.push(Form::one(&NORM_OMITTED, vec![("kind", json!("twice"))], op, twice));
+    forms.push(Form::one(omitted(context, op), vec![("kind", json!("twice"))], op, twice));
     forms
 }
 

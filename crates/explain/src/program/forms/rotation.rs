@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use firstdiff_compare::Place;
 use firstdiff_program::{At, Change, Edit, Operand, Scalar, View};
 use firstdiff_trace::Site;
 use half::{bf16, f16};
@@ -10,7 +11,7 @@ use ndarray::{Array2, ArrayD, Axis, Slice};
 use serde_json::json;
 
 use super::norm::gain_of;
-use super::{Form, computed, other_operand, over, times, with_number};
+use super::{Form, computed, numbers, other_operand, over, times, with_number};
 use crate::mistakes::norm::QK_NORM_ORDER;
 use crate::mistakes::recorded::ROPE_LAYER_KIND;
 use crate::mistakes::rope::{
@@ -20,6 +21,7 @@ use crate::mistakes::rope::{
 use crate::mistakes::{Mistake, Params};
 use crate::program::context::Context;
 use crate::program::explain::rounded_to;
+use crate::program::held::array;
 use crate::tolerance::search::SAME_STEP;
 
 /// Factors of scalings.
@@ -106,7 +108,8 @@ pub(super) fn forms(context: &Context<'_>, op: usize) -> Vec<Form> {
     // Longer tables are those of a scaling: what has no scaling has another base by chance.
     let is_longer = rotation.tables(context).is_some_and(|turn| turn.is_longer());
     forms.extend(of_shift(context, &rotation));
-    forms.extend(rotation.of_frequencies(&steps, is_longer));
+    let makes_its_base = context.ops().any(|at| context.base(at) == "pow" && turns_by(context, at));
+    forms.extend(rotation.of_frequencies(&steps, is_longer, makes_its_base));
     let whole = rotation.views[0].clone();
     forms.extend(rotation.of_parts(&whole, &steps));
     forms.extend(super::scaling::forms(context, &rotation));
@@ -142,11 +145,14 @@ pub(super) fn of_taps(context: &Context<'_>) -> Vec<Form> {
     let mut forms = Vec::new();
     match context.site(target) {
         Site::QNorm | Site::KNorm => forms.extend(turned(&QK_NORM_ORDER, vec![], at(&[Site::Q, Site::K]))),
+        // What is normed behind the rotation is rotated without, and read as it is normed.
+        Site::QRope | Site::KRope => forms.extend(reading(context, &[(Site::QNorm, Site::Q), (Site::KNorm, Site::K)])),
         Site::Qk | Site::Scores | Site::Probs if unrotated() => {
             let read = known.iter().copied();
             let both = read.filter(|&tap| matches!(context.site(tap), Site::Q | Site::K | Site::QNorm | Site::KNorm));
             forms.extend(turned(&ROPE_LAYER_KIND, vec![("kind", json!("rotated"))], both.collect()));
         }
+        Site::Qk => forms.extend(reading(context, &[(Site::QRope, Site::QNorm), (Site::KRope, Site::KNorm)])),
         _ => {}
     }
     // Where one product makes q, k and v, its taps lie in one tensor: only what reads v can tell that it is turned.
@@ -154,6 +160,23 @@ pub(super) fn of_taps(context: &Context<'_>) -> Vec<Form> {
     let reads_v = site == Site::V || !(Site::Q..=Site::Probs).contains(&site);
     forms.extend(reads_v.then(|| turned(&ROPE_ON_V, vec![], at(&[Site::V]))).flatten());
     forms
+}
+
+/// Taps that are read, each for another of its layer and step that the candidate holds.
+fn reading(context: &Context<'_>, others: &[(Site, Site)]) -> Option<Form> {
+    let taps = context.program.taps();
+    let edit = |tap: usize| {
+        let place = context.held.place(tap);
+        let (_, other) = others.iter().find(|(own, _)| *own == context.site(tap))?;
+        let other = place.tap.sibling(*other);
+        let other = (0..taps.len()).find(|&at| context.held.place(at) == Place { tap: other, ..place })?;
+        let values = context.held.readable(other).map(array)?;
+        let shape = taps[tap].view.shape.clone();
+        let change = computed(&[], move |_| values.clone().into_shape_with_order(shape.as_slice()).ok());
+        Some(Edit { at: At::Tap(tap), change })
+    };
+    let edits: Vec<Edit> = context.slice.known().filter_map(edit).collect();
+    (!edits.is_empty()).then(|| Form::new(&QK_NORM_ORDER, vec![], edits))
 }
 
 /// What a tap holds, turned as the nearest rotation of its step turns.
@@ -220,6 +243,9 @@ fn of_norm_behind(context: &Context<'_>, rotation: &Rotation) -> Option<Form> {
 fn of_other_tables(context: &Context<'_>, rotation: &Rotation) -> Vec<Form> {
     let step = context.program.steps().get(context.step_of(rotation.op));
     let own = [&rotation.views[1], &rotation.views[2]];
+    let is_own = |tables: &[ArrayD<f64>; 2]| {
+        tables.iter().zip(own).all(|(a, b)| context.table(rotation.op, b).as_ref() == Some(a))
+    };
     let mut seen: Vec<[View; 2]> = vec![own.map(View::clone)];
     let mut forms = Vec::new();
     for op in step.into_iter().flat_map(|step| step.ops.clone()) {
@@ -228,6 +254,7 @@ fn of_other_tables(context: &Context<'_>, rotation: &Rotation) -> Vec<Form> {
         let is_known = seen.contains(&[cos.clone(), sin.clone()]) || seen.contains(&[sin.clone(), cos.clone()]);
         let is_new = cos.shape == own[0].shape && !is_known;
         let tables = is_new.then(|| Some([context.table(op, &cos)?, context.table(op, &sin)?])).flatten();
+        let tables = tables.filter(|tables| !is_own(tables));
         seen.push([cos, sin]);
         if let Some([cos, sin]) = tables {
             let change = rotation.with_tables(cos, sin);
@@ -323,7 +350,7 @@ fn of_positions(context: &Context<'_>, op: usize) -> Vec<Form> {
         return Vec::new();
     }
     // A mask that is made of the same positions stays as it is.
-    let is_turned = |&at: &usize| context.leads_to(at, |at| matches!(context.base(at), "cos" | "polar"));
+    let is_turned = |&at: &usize| turns_by(context, at);
     let readers = context.program.readers(op).iter().copied().filter(|&at| context.has(at)).filter(is_turned);
     let readers: Vec<usize> = readers.collect();
     let beginning = |at: i64| {
@@ -346,6 +373,23 @@ fn of_positions(context: &Context<'_>, op: usize) -> Vec<Form> {
     }
     forms.extend([-2i64, -1, 1, 2].map(|shift| position(vec![("shift", json!(shift))], first + shift)));
     forms
+}
+
+/// The base of frequencies that the program makes itself, whatever scales them.
+pub(super) fn of_base(context: &Context<'_>, op: usize) -> Vec<Form> {
+    let is_power = context.base(op) == "pow" && turns_by(context, op);
+    let Some((0, base)) = context.number(op).filter(|_| is_power) else { return Vec::new() };
+    let change = numbers(context.op(op), 0);
+    let form = |theta: f64| Form::one(&ROPE_THETA, vec![("theta", json!(theta))], op, change(theta)).due(base);
+    let others = BASES.into_iter().filter(|other| (other - base).abs() > SAME_STEP * base);
+    let mut forms: Vec<Form> = others.map(form).collect();
+    forms.push(Form::any(&ROPE_THETA, "theta", 1e5, At::Op(op), numbers(context.op(op), 0)).due(base));
+    forms
+}
+
+/// Whether tables of a rotation are made of what an operation gives.
+fn turns_by(context: &Context<'_>, op: usize) -> bool {
+    context.leads_to(op, |at| matches!(context.base(at), "cos" | "polar"))
 }
 
 /// Whether an operation ends a rotation.
@@ -420,22 +464,27 @@ impl Rotation {
 
     /// With the powers of a base as frequencies, times the first of them.
     fn by_powers(&self, first: f64, base: f64, kept: Kept) -> Change {
+        self.change(move |turn| turn.by_powers(first, base, kept))
+    }
+
+    /// The same with tables that carry no factor: a scaling that is not made brings none.
+    fn by_bare_powers(&self, first: f64, base: f64, kept: Kept) -> Change {
         self.change(move |turn| {
-            let count = turn.cos.ncols() as f64;
-            turn.turned_by(|position, i| position * kept(first * base.powf(-(i as f64) / count)));
-            Some(())
+            turn.normalised()?;
+            turn.by_powers(first, base, kept)
         })
     }
 
     /// Frequencies of another base, and of another scaling. No model has a base of many digits: one is made by a scaling, as that of a longer context.
-    fn of_frequencies(&self, steps: &Arc<Vec<f64>>, is_longer: bool) -> Vec<Form> {
+    fn of_frequencies(&self, steps: &Arc<Vec<f64>>, is_longer: bool, makes_its_base: bool) -> Vec<Form> {
         let (op, own) = (self.op, self.clone());
         let first = steps.first().copied().unwrap_or(1.0);
         let mut forms = Vec::new();
         let (base, kept) = base_of(steps).map_or((None, KEPT[0]), |(base, kept)| (Some(base), kept));
         let is_scaled =
             is_longer || base.is_some_and(|base| (rounded_to(base, BASE_DIGITS) - base).abs() > SAME_STEP * base);
-        if let Some(base) = base {
+        // The base that the program takes powers of is told there.
+        if let Some(base) = base.filter(|_| is_scaled || !makes_its_base) {
             let (mistake, said): (&'static Mistake, Params) =
                 if is_scaled { (&ROPE_SCALING, vec![("kind", json!("absent"))]) } else { (&ROPE_THETA, vec![]) };
             // Of two pairs any scaling makes another base.
@@ -459,6 +508,14 @@ impl Rotation {
                 let own = |i: usize| base.powf(-(i as f64) / count);
                 (scaled.len() == turn.cos.ncols()).then(|| turn.turned_by(|p, i| p * own(i).powi(2) / scaled[i]))
             });
+            if is_longer {
+                let owned = self.clone();
+                forms.push(Form::one(&ROPE_SCALING, said("absent"), op, self.by_bare_powers(1.0, base, kept)));
+                let linear = Form::any(&ROPE_SCALING, "factor", 1.0, At::Op(op), move |factor| {
+                    owned.by_bare_powers(factor, base, kept)
+                });
+                forms.push(linear.saying(said("linear")));
+            }
             forms.push(Form::one(&ROPE_SCALING, said("absent"), op, self.by_powers(1.0, base, kept)));
             forms.push(Form::one(&ROPE_SCALING, said("inverse"), op, inverse));
             let own = self.clone();
@@ -642,6 +699,13 @@ impl Turn {
         }
     }
 
+    /// With the powers of a base as frequencies, times the first of them.
+    fn by_powers(&mut self, first: f64, base: f64, kept: Kept) -> Option<()> {
+        let count = self.cos.ncols() as f64;
+        self.turned_by(|position, i| position * kept(first * base.powf(-(i as f64) / count)));
+        Some(())
+    }
+
     /// Turns each pair by an angle made of its position, its number and its frequency.
     fn by_angles(&mut self, angle: impl Fn(f64, usize, f64) -> f64) -> Option<()> {
         let steps = self.steps.clone()?;
@@ -738,9 +802,9 @@ impl Turn {
 
     fn restarted(&mut self) -> Option<()> {
         let start = self.positions.iter().copied().fold(f64::INFINITY, f64::min);
-        // A single position is 0 then, whatever its angles.
+        // A single position is 0 then, whatever its angles; what begins there is as it is.
         match self.steps.clone() {
-            _ if start == 0.0 => return None,
+            _ if start == 0.0 => {}
             Some(steps) => self.turned_by(|position, i| (position - start) * steps[i]),
             None => self.turned_by(|_, _| 0.0),
         }

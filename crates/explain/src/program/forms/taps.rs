@@ -1,8 +1,10 @@
 //! What is read, and what comes out: taps that hold another tensor, other rows, other heads, or a function of what is due.
 
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::sync::Arc;
 
-use firstdiff_program::{At, Change, Edit, Tensor, View};
+use firstdiff_program::{At, Change, Edit, OtherOperand, Tensor, View};
 use firstdiff_trace::{Site, Tap};
 use ndarray::{ArrayD, Axis};
 use serde_json::json;
@@ -33,8 +35,22 @@ pub(super) fn forms(context: &Context<'_>) -> Vec<Form> {
     let made =
         (0..taps.len()).filter(|&tap| context.has(taps[tap].op) && context.slice.known().all(|known| known != tap));
     let made: Vec<usize> = made.collect();
-    forms.extend(made.iter().flat_map(|&tap| of_heads(context, tap)));
-    let layers: Vec<Form> = made.iter().flat_map(|&tap| of_layer(context, tap, ends)).collect();
+    let heads: Vec<(Site, Form)> = made
+        .iter()
+        .flat_map(|&tap| of_heads(context, tap).into_iter().map(move |form| (context.site(tap), form)))
+        .collect();
+    for sites in HEADS {
+        let mut joined: BTreeMap<String, Form> = BTreeMap::new();
+        for (_, form) in heads.iter().filter(|(site, _)| sites.contains(site)) {
+            match joined.entry(form.key()) {
+                Entry::Vacant(place) => drop(place.insert(form.clone())),
+                Entry::Occupied(mut place) => place.get_mut().edits.extend(form.edits.clone()),
+            }
+        }
+        forms.extend(joined.into_values().filter(|form| form.edits.len() > 1));
+    }
+    forms.extend(heads.into_iter().map(|(_, form)| form));
+    let layers: Vec<Form> = made.iter().flat_map(|&tap| of_layer(context, tap)).collect();
     // What is one line of code in a loop over layers is so in all of them.
     if let [first, _, ..] = &layers[..] {
         let alike = layers.iter().filter(|form| form.key() == first.key());
@@ -46,6 +62,14 @@ pub(super) fn forms(context: &Context<'_>) -> Vec<Form> {
     forms.extend(of_unscaled(context));
     forms
 }
+
+/// Heads that one line of code lays out alike: before the rotation, and behind it.
+const HEADS: [&[Site]; 4] = [
+    &[Site::Q, Site::K, Site::V],
+    &[Site::QRope, Site::KRope, Site::V],
+    &[Site::QRope, Site::KRope],
+    &[Site::QNorm, Site::KNorm],
+];
 
 /// Which kind of operation the slice is, by how it ends.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -205,10 +229,10 @@ fn rows_moved(view: &View, site: Site, by: isize) -> Option<Change> {
 }
 
 /// What comes out of a layer, or is normed behind its attention, is what went into it.
-fn of_layer(context: &Context<'_>, tap: usize, ends: Ends) -> Vec<Form> {
+fn of_layer(context: &Context<'_>, tap: usize) -> Vec<Form> {
     let mistake: &'static Mistake = match context.site(tap) {
         Site::H => &LAYER_SKIPPED,
-        Site::HAttn if ends_of(context, tap, ends) == Ends::InNorm => &RESIDUAL_PARALLEL,
+        Site::HAttn => &RESIDUAL_PARALLEL,
         _ => return Vec::new(),
     };
     let (taps, own) = (context.program.taps(), context.held.place(tap));
@@ -219,6 +243,9 @@ fn of_layer(context: &Context<'_>, tap: usize, ends: Ends) -> Vec<Form> {
         before && is_stream && place.step == own.step && found.view.shape == taps[tap].view.shape
     };
     let inputs = (0..taps.len()).filter(is_input);
+    if mistake == &RESIDUAL_PARALLEL {
+        return inputs.filter_map(|other| normed_instead(context, tap, other)).collect();
+    }
     let form = |other: usize| {
         let change = match context.held.readable(other).cloned() {
             Some(held) => Change::Values(Vec::new(), Arc::new(move |_| Some(vec![held.clone()]))),
@@ -229,6 +256,32 @@ fn of_layer(context: &Context<'_>, tap: usize, ends: Ends) -> Vec<Form> {
         Some(Form::read(mistake, vec![], tap, change))
     };
     inputs.filter_map(form).collect()
+}
+
+/// A norm behind a sum that norms what came into the layer; the sum itself is read as it is.
+fn normed_instead(context: &Context<'_>, tap: usize, other: usize) -> Option<Form> {
+    let taps = context.program.taps();
+    let norms = |&op: &usize| {
+        context.has(op) && context.call(op).any(|at| matches!(context.base(at), "rsqrt" | "layer_norm" | "rms_norm"))
+    };
+    let held = context.held.readable(other).cloned();
+    let edit = |op: usize| {
+        let read = context.tensors(op).into_iter().filter(|(_, view)| view.buffer == taps[tap].view.buffer);
+        let operand = |(place, view): (usize, &View)| -> Option<OtherOperand> {
+            let (held, shape) = (held.clone(), view.shape.clone());
+            let views = if held.is_some() { Vec::new() } else { vec![taps[other].view.reshaped(&view.shape)?] };
+            let value = move |tensors: &[Tensor<'_>]| {
+                let value = held.as_ref().map(array).or_else(|| tensors.first().map(array))?;
+                Some(vec![floats(value.into_shape_with_order(shape.as_slice()).ok()?)?])
+            };
+            Some(OtherOperand { place: (place, None), views, value: Arc::new(value) })
+        };
+        let operands: Option<Vec<OtherOperand>> = read.map(operand).collect();
+        Some(Edit { at: At::Op(op), change: Change::Operands(operands.filter(|all| !all.is_empty())?) })
+    };
+    let readers = context.program.readers(taps[tap].op).iter().copied().filter(norms);
+    let edits: Vec<Edit> = readers.filter_map(edit).collect();
+    (!edits.is_empty()).then(|| Form::new(&RESIDUAL_PARALLEL, vec![], edits))
 }
 
 /// Heads that are read from memory in another order.

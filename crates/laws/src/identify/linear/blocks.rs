@@ -4,8 +4,7 @@ use std::sync::Arc;
 
 use ndarray::{Array2, Axis as Dimension, s};
 
-use super::inputs::of_input;
-use super::{ROOM, Sample, WIDTHS, flat, of_weight, weight_of};
+use super::{ROOM, Sample, WIDTHS, flat, of_input, of_weight, weight_of};
 use crate::case::Case;
 use crate::fit::least_squares;
 use crate::law::{Form, Law};

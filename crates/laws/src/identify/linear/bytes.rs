@@ -2,8 +2,7 @@
 
 use ndarray::{Array2, ArrayD};
 
-use super::inputs::of_input;
-use super::{ROOM, Sample, flat, of_weight, weight_of};
+use super::{ROOM, Sample, flat, of_input, of_weight, weight_of};
 use crate::case::Case;
 use crate::law::{Form, Law};
 

@@ -2,8 +2,7 @@
 
 use ndarray::{Array2, ArrayView1, Axis as Dimension};
 
-use super::inputs::of_input;
-use super::{BLOCKS, MOST_COLUMNS, ROOM, Sample, flat, of_weight, weight_of};
+use super::{BLOCKS, MOST_COLUMNS, ROOM, Sample, flat, of_input, of_weight, weight_of};
 use crate::case::Axis;
 use crate::describe::function::describe as describe_function;
 use crate::describe::set;

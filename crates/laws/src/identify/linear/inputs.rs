@@ -5,7 +5,7 @@ use std::sync::Arc;
 use ndarray::{Array2, ArrayD};
 
 use super::columns::orders_of;
-use super::{ROOM, flat, weight_of};
+use super::{ROOM, flat, of_input, weight_of};
 use crate::case::{Axis, Case};
 use crate::describe::function::describe as describe_function;
 use crate::describe::source::describe as describe_source;
@@ -193,21 +193,6 @@ fn made_bias(
 
 /// A vector, made of what is at a place.
 type Vector = Arc<dyn Fn(&Case<'_>, usize) -> Option<Vec<f64>> + Send + Sync>;
-
-/// A law of another input.
-pub(super) fn of_input(
-    form: Form,
-    words: String,
-    bits: f64,
-    made: impl Fn(&Case<'_>, usize) -> Option<ArrayD<f64>> + Send + Sync + 'static,
-) -> Law {
-    Law::new(form, words, bits, move |case, at| {
-        let place = &case.places[at];
-        let input = made(case, at)?;
-        let shape = place.inputs.first()?.raw_dim();
-        case.operation.apply(at, &[input.to_shape(shape).ok()?.into_owned()])
-    })
-}
 
 /// Other inputs, by what they are called.
 fn library(case: &Case<'_>, at: usize) -> Vec<(String, ArrayD<f64>)> {

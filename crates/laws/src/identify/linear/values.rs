@@ -4,8 +4,7 @@ use std::sync::Arc;
 
 use ndarray::{Array2, ArrayD, Axis as Dimension};
 
-use super::inputs::of_input;
-use super::{ROOM, Sample, of_product, of_weight, weight_of};
+use super::{ROOM, Sample, of_input, of_product, of_weight, weight_of};
 use crate::case::Case;
 use crate::describe::function::fitting;
 use crate::identify::output::roundings::{Whole, digits, roundings_of};

@@ -1,6 +1,5 @@
 //! Parses tensors printed as nested brackets, in which `...` may replace elements: the output of ggml's debug prints and of PyTorch's repr.
 
-use super::text::number;
 use super::{Item, KnownElements};
 use crate::element::element_count;
 
@@ -134,6 +133,17 @@ impl<'a> Tokens<'a> {
             *place = place.checked_add(by)?;
             Some(())
         })
+    }
+}
+
+/// Parses a number as C, Python, Rust or JavaScript print it.
+pub(super) fn number(text: &str) -> Option<f64> {
+    let text = text.strip_suffix(['f', 'F']).filter(|t| !t.ends_with(['n', 'N', 'i', 'I'])).unwrap_or(text);
+    match text.to_ascii_lowercase().as_str() {
+        "infinity" | "+infinity" | "1.#inf" => Some(f64::INFINITY),
+        "-infinity" | "-1.#inf" => Some(f64::NEG_INFINITY),
+        "-nan" | "1.#qnan" | "-1.#ind" | "nan(ind)" | "-nan(ind)" => Some(f64::NAN),
+        _ => text.parse().ok(),
     }
 }
 

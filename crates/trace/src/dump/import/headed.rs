@@ -1,7 +1,10 @@
 //! Reads tensors from text with headings: `layer 0 q: 0.1 0.2 ...`, or a heading followed by lines of values.
 
+use std::path::Path;
+
 use std::collections::HashMap;
 
+use super::bracket::number;
 use super::{Imported, Item, KnownElements, text};
 use crate::names;
 
@@ -17,9 +20,22 @@ struct Section {
     open: usize,
 }
 
+/// Reads `text`: one tensor, or several under headings. Other text gives no tensor, and a note with the first line that is not a number.
+pub(super) fn read(text: &str, name: &str, path: &Path) -> Imported {
+    match text::tensor(text, name, None) {
+        Ok(item) => Imported { items: vec![item], ..Imported::default() },
+        Err(why) => read_sections(text, name).unwrap_or_else(|| nothing(path, &why)),
+    }
+}
+
+fn nothing(path: &Path, why: &str) -> Imported {
+    let file = path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
+    Imported { notes: vec![format!("{file}: not read: {why}")], ..Imported::default() }
+}
+
 /// Reads the tensors of `text` by their headings; `None` if numbers come before any heading, or there are no numbers. A single tensor takes the name of the
 /// file, unless only its heading is the name of a tap.
-pub(super) fn read(text: &str, stem: &str) -> Option<Imported> {
+fn read_sections(text: &str, stem: &str) -> Option<Imported> {
     let sections = sections(text)?;
     let alone = sections.len() == 1;
     let mut seen: HashMap<String, u32> = HashMap::new();
@@ -114,7 +130,7 @@ fn heading(line: &str) -> Option<(&str, &str)> {
     }
     // `q 0.1 0.2 0.3`: the numbers after the last word.
     let words = || line.split_whitespace().map(|word| (word.as_ptr() as usize - line.as_ptr() as usize, word));
-    let last = words().rfind(|(_, word)| text::number(word).is_none() && !word.contains(".."))?;
+    let last = words().rfind(|(_, word)| number(word).is_none() && !word.contains(".."))?;
     let (label, rest) = line.split_at(last.0 + last.1.len());
     match (has_a_word(label), are_values(rest.trim())) {
         (true, true) => Some((trimmed(label), rest.trim())),
@@ -128,7 +144,7 @@ fn are_values(rest: &str) -> bool {
     let (before, _) = before_dots(rest);
     let mut numbers = before.split([' ', ',', ';', '\t']).filter(|part| !part.is_empty()).peekable();
     let first = numbers.peek().copied().unwrap_or_default();
-    let all: Option<Vec<f64>> = numbers.map(text::number).collect();
+    let all: Option<Vec<f64>> = numbers.map(number).collect();
     all.is_some_and(|all| all.len() > 1 || (all.len() == 1 && first.contains(['.', 'e', 'E'])))
 }
 
@@ -199,7 +215,7 @@ mod tests {
     use super::*;
 
     fn found(text: &str) -> Vec<(String, u32, Vec<usize>, usize)> {
-        let read = read(text, "run").unwrap_or_default();
+        let read = read_sections(text, "run").unwrap_or_default();
         let one = |i: Item| (i.name, i.step, i.tensor.shape().to_vec(), i.part.map_or(0, |p| p.elements.len()));
         read.items.into_iter().map(one).collect()
     }
@@ -221,7 +237,8 @@ mod tests {
         ] {
             assert_eq!(split_step(label), due, "{label}");
         }
-        let read = read("[step 0] h0: 0.5 0.25\n[step 0] logits: 1.5 2.5\n[step 2] h0: 0.75 1.25\n", "log").unwrap();
+        let read =
+            read_sections("[step 0] h0: 0.5 0.25\n[step 0] logits: 1.5 2.5\n[step 2] h0: 0.75 1.25\n", "log").unwrap();
         let named: Vec<_> = read.items.iter().map(|item| (item.name.as_str(), item.step)).collect();
         assert_eq!(named, [("h0", 0), ("logits", 0), ("h0", 2)]);
     }
@@ -263,7 +280,7 @@ mod tests {
     fn what_is_no_heading_is_refused() {
         for text in ["0.5\nloading\n1.5\n", "1.0000e-02 *\n0.5\n", "loading the model\nthreads: 4\n", "", "***\n1 2\n"]
         {
-            assert!(read(text, "run").is_none(), "{text}");
+            assert!(read_sections(text, "run").is_none(), "{text}");
         }
     }
 }

@@ -3,11 +3,9 @@
 use std::collections::BTreeMap;
 use std::path::{Component, Path};
 
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD as BASE64;
-
 use super::tree::{self, Fields, Json, is_null};
 use super::{Imported, Item, KnownElements, bracket, path_below, raw, read_text};
+use crate::base64::decode_base64;
 use crate::dump::{Dump, DumpError, not_a_dump};
 use crate::element::{DType, byte_len, element_count};
 use crate::meta::{NamedRows, Rows};
@@ -162,7 +160,7 @@ fn tensor(fields: &Fields, path: &str) -> Option<Item> {
         return Item::printed(name, fits.unwrap_or(own), values);
     }
     let dtype = dtype(fields.get("dtype")?.as_text()?)?;
-    let bytes = BASE64.decode(data.as_text()?).ok()?;
+    let bytes = decode_base64(data.as_text()?)?;
     let shape = shape.unwrap_or_else(|| vec![bytes.len() / dtype.size()]);
     if byte_len(&shape, dtype) != Some(bytes.len()) {
         return None;
@@ -204,7 +202,7 @@ fn token_ids(value: &Json) -> Option<Vec<Vec<i64>>> {
         let width = *shape.last()?;
         return Some(values.chunks(width.max(1)).map(|row| row.iter().map(|&x| x as i64).collect()).collect());
     };
-    let bytes = BASE64.decode(fields.get("data")?.as_text()?).ok()?;
+    let bytes = decode_base64(fields.get("data")?.as_text()?)?;
     let width = fields.get("shape").and_then(extents)?.last().copied().filter(|&w| w > 0)?;
     let ids: Vec<i64> = match fields.get("dtype")?.as_text()? {
         "int32" => bytes.as_chunks().0.iter().map(|b| i64::from(i32::from_le_bytes(*b))).collect(),

@@ -167,7 +167,7 @@ fn text_or_log(path: &Path, name: &str) -> Result<Imported, DumpError> {
         return Ok(log::read(&text));
     }
     let json = text.trim_start().starts_with(['[', '{']).then(|| json::parse_embedded(&text, name)).flatten();
-    Ok(json.unwrap_or_else(|| text::read(&text, name, path)))
+    Ok(json.unwrap_or_else(|| headed::read(&text, name, path)))
 }
 
 /// The file name without its last extension.

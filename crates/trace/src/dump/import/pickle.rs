@@ -31,7 +31,7 @@ pub(super) fn read(path: &Path) -> Result<Imported, DumpError> {
     if let Some(twice) = duplicate_member(&map, &zip) {
         return Err(bad(format!("member '{}' is there twice", twice.escape_debug())));
     }
-    let names: Vec<String> = zip.file_names().filter_map(|name| Some(name.ok()?.into_owned())).collect();
+    let names: Vec<String> = zip.file_names().map(str::to_owned).collect();
     let main = names.iter().find(|name| name.ends_with("data.pkl")).ok_or_else(|| bad("no data.pkl in it".into()))?;
     let root = main.trim_end_matches("data.pkl").to_owned();
     let pickle = member(&mut zip, main).map_err(bad)?;
@@ -82,8 +82,7 @@ fn member(zip: &mut ZipArchive<Cursor<&[u8]>>, name: &str) -> Result<Range<usize
     if member.compression() != CompressionMethod::Stored {
         return Err(wrong("it is compressed; torch.save stores its members as they are".into()));
     }
-    let start = member.data_start().and_then(|start| usize::try_from(start).ok());
-    let start = start.ok_or_else(|| wrong("its place is not known".into()))?;
+    let start = usize::try_from(member.data_start()).map_err(|_| wrong("its place is not known".into()))?;
     let held = std::io::copy(&mut member.by_ref(), &mut std::io::sink()).map_err(|e| wrong(e.to_string()))?;
     let end = usize::try_from(held).ok().and_then(|held| start.checked_add(held));
     end.map(|end| start..end).ok_or_else(|| wrong("its size overflows".into()))

@@ -1,22 +1,13 @@
 //! Reads numbers from text: `v`, `i v`, `i: v`, `[i] = v`, or rows of values.
 
-use std::path::Path;
-
-use super::{Imported, Item, KnownElements, bracket, headed};
+use super::bracket::{self, number};
+use super::{Item, KnownElements};
 use crate::element::element_count;
 
 /// The meaning of a line.
 pub(super) enum Line {
     Indexed(usize, f64),
     Values(Vec<f64>),
-}
-
-/// Reads `text`: one tensor, or several under headings. Other text gives no tensor, and a note with the first line that is not a number.
-pub(super) fn read(text: &str, name: &str, path: &Path) -> Imported {
-    match tensor(text, name, None) {
-        Ok(item) => Imported { items: vec![item], ..Imported::default() },
-        Err(why) => headed::read(text, name).unwrap_or_else(|| nothing(path, &why)),
-    }
 }
 
 /// The lines with content, and their line numbers.
@@ -46,11 +37,6 @@ pub(super) fn tensor(text: &str, name: &str, shape: Option<&[usize]>) -> Result<
     }
 }
 
-fn nothing(path: &Path, why: &str) -> Imported {
-    let file = path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
-    Imported { notes: vec![format!("{file}: not read: {why}")], ..Imported::default() }
-}
-
 pub(super) fn parse(line: &str) -> Option<Line> {
     if let Some((index, value)) = line.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
         let value = value.trim().trim_start_matches(['=', ':']).trim();
@@ -66,17 +52,6 @@ pub(super) fn parse(line: &str) -> Option<Line> {
     let bare = line.trim_matches(['[', ']', '(', ')', ',']);
     let values: Option<Vec<f64>> = bare.split([' ', ',', ';', '\t']).filter(|p| !p.is_empty()).map(number).collect();
     values.filter(|v| !v.is_empty()).map(Line::Values)
-}
-
-/// Parses a number as C, Python, Rust or JavaScript print it.
-pub(super) fn number(text: &str) -> Option<f64> {
-    let text = text.strip_suffix(['f', 'F']).filter(|t| !t.ends_with(['n', 'N', 'i', 'I'])).unwrap_or(text);
-    match text.to_ascii_lowercase().as_str() {
-        "infinity" | "+infinity" | "1.#inf" => Some(f64::INFINITY),
-        "-infinity" | "-1.#inf" => Some(f64::NEG_INFINITY),
-        "-nan" | "1.#qnan" | "-1.#ind" | "nan(ind)" | "-nan(ind)" => Some(f64::NAN),
-        _ => text.parse().ok(),
-    }
 }
 
 /// The numbers of a text in order, and their layout in lines.
@@ -166,6 +141,9 @@ fn from_indexed(name: &str, pairs: Vec<(usize, f64)>) -> Option<Item> {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
+    use super::super::headed::read;
     use super::*;
 
     fn one(text: &str) -> Item {

@@ -120,7 +120,7 @@ impl<'de> Visitor<'de> for Build {
     }
 
     fn visit_str<E>(self, text: &str) -> Result<Json, E> {
-        let number = if text.len() <= 9 { super::text::number(text).filter(|x| !x.is_finite()) } else { None };
+        let number = if text.len() <= 9 { super::bracket::number(text).filter(|x| !x.is_finite()) } else { None };
         Ok(number.map_or_else(|| Json::Text(text.to_owned()), Json::Number))
     }
 

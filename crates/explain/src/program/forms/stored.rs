@@ -1,0 +1,77 @@
+//! Quantised weights that are read otherwise than they are stored.
+
+use std::sync::Arc;
+
+use firstdiff_model::Storage;
+use firstdiff_program::{At, Change, DType, Edit, OtherOperand, Tensor, Values, View};
+use serde_json::json;
+
+use super::Form;
+use crate::mistakes::stored::DEQUANT_TRUNCATED;
+use crate::mistakes::unpack::misreadings;
+use crate::mistakes::{Mistake, Params};
+use crate::program::context::Context;
+
+/// Blocks that are unpacked otherwise, and tensors of which only the first part is read.
+pub(super) fn forms(context: &Context<'_>, op: usize) -> Vec<Form> {
+    if !matches!(context.base(op), "linear" | "embedding") {
+        return Vec::new();
+    }
+    let stored = |(place, view): (usize, &View)| {
+        let stored = context.stored(view).filter(|stored| stored.len() == view.elements())?;
+        let Storage::Block(kind) = stored.storage() else { return None };
+        Some((place, view.clone(), kind, stored.bytes()))
+    };
+    let Some((place, view, kind, bytes)) = context.tensors(op).into_iter().find_map(stored) else { return Vec::new() };
+    let form = |mistake: &'static Mistake, params: Params, change: Change| {
+        Form::new(mistake, params, vec![Edit { at: At::Op(op), change }])
+    };
+    let (count, block, shared) = (view.elements(), kind.block_len(), Arc::<[u8]>::from(bytes));
+    let mut forms: Vec<Form> = misreadings(kind)
+        .into_iter()
+        .map(|way| {
+            let (bytes, shape) = (Arc::clone(&shared), view.shape.clone());
+            let value = move |_: &[Tensor<'_>]| {
+                let mut bytes = bytes.to_vec();
+                bytes.chunks_exact_mut(kind.block_bytes()).for_each(|block| (way.rewrite)(kind, block));
+                let mut read = vec![0f32; shape.iter().product()];
+                kind.dequantise(&bytes, &mut read);
+                let values: Vec<f64> = read.into_iter().map(f64::from).collect();
+                Some(vec![Tensor::new(DType::F64, shape.clone(), Values::from(values))?])
+            };
+            let other = OtherOperand { place: (place, None), views: Vec::new(), value: Arc::new(value) };
+            form(way.mistake, vec![("kind", json!(way.kind))], Change::Operands(vec![other]))
+        })
+        .collect();
+    let owned = view.clone();
+    let read = move |keeps: Arc<dyn Fn(usize) -> bool + Send + Sync>| {
+        let value = move |tensors: &[Tensor<'_>]| {
+            let all = tensors.first()?;
+            let kept: Vec<f64> =
+                all.to_floats().iter().enumerate().map(|(at, &x)| if keeps(at) { x } else { 0.0 }).collect();
+            Some(vec![Tensor::new(DType::F64, all.shape().to_vec(), Values::from(kept))?])
+        };
+        let views = vec![owned.clone()];
+        Change::Operands(vec![OtherOperand { place: (place, None), views, value: Arc::new(value) }])
+    };
+    // So many bytes are read, the rest of the elements stays 0.
+    for (name, bytes_read) in [("numel/2", count / 2), ("numel", count), ("numel/4", count / 4)] {
+        let whole = bytes_read / kind.block_bytes() * block;
+        if bytes_read < bytes.len() {
+            let params = vec![("bytes_read", json!(name)), ("zero_from", json!(whole))];
+            forms.push(form(&DEQUANT_TRUNCATED, params, read(Arc::new(move |at| at < whole))));
+        }
+    }
+    let width = view.shape.last().copied().unwrap_or(1);
+    if width > block {
+        let params = vec![("kind", json!("first block of each row"))];
+        forms.push(form(&DEQUANT_TRUNCATED, params, read(Arc::new(move |at| at % width < block))));
+    }
+    let (pieces, read) = (count / block, read.clone());
+    let part = move |part: f64| {
+        let whole = (part.clamp(0.0, 1.0) * pieces as f64).round() as usize * block;
+        read(Arc::new(move |at| at < whole))
+    };
+    forms.push(Form::any(&DEQUANT_TRUNCATED, "part_read", 1.0, At::Op(op), part).beginning_at(0.5));
+    forms
+}

@@ -1,0 +1,82 @@
+//! Is a Plan said as a program the same model, and is the same named by both?
+
+use std::collections::BTreeSet;
+
+use firstdiff_explain::explain::{Effort, Explanation, Match, Options, explain};
+use firstdiff_explain::model;
+use firstdiff_model::{Model, ModelError, Profile, Prompt, TapValues, load, run};
+use firstdiff_program::{Arithmetic, Evaluator, Program};
+use firstdiff_trace::Dump;
+use serde_json::Value;
+
+use crate::common::{fixtures, precision};
+
+const TOKENS: [u32; 11] = [1, 17, 42, 99, 3, 150, 77, 17, 128, 64, 5];
+const DECODED: [u32; 2] = [23, 108];
+
+/// The largest NMSE of a tap that the program gives and the model's own run gives otherwise.
+fn apart(model: &Model) -> f64 {
+    let steps: Vec<Vec<u32>> = std::iter::once(TOKENS.to_vec()).chain(DECODED.map(|id| vec![id])).collect();
+    let program = Program::of_model(model, &steps);
+    let mut evaluator = Evaluator::new(&program, Arithmetic::F64, &model.weights);
+    let (mut made, mut step) = (Vec::new(), 0);
+    while step < steps.len() {
+        let mut keep = |found: firstdiff_program::TapValue<'_>| {
+            made.push((found.tap.to_owned(), step as u32, found.value.to_floats().into_owned()));
+        };
+        evaluator.run_step(step, &mut keep).unwrap();
+        step += 1;
+    }
+    let (mut most, mut count) = (0f64, 0);
+    let prompt = Prompt { tokens: &TOKENS, decode_tokens: &DECODED };
+    let compare = |tap: firstdiff_trace::Tap, step: u32, values: TapValues<'_>| {
+        let TapValues::F64(right) = values else { return Ok::<(), ModelError>(()) };
+        let name = tap.to_string();
+        let own = &made.iter().find(|(own, at, _)| *own == name && *at == step).expect("every tap").2;
+        assert_eq!(own.len(), right.len(), "{name}");
+        let (mut error, mut energy) = (0.0, 0.0);
+        for (own, right) in own.iter().zip(right.iter()).filter(|(_, right)| right.is_finite()) {
+            (error, energy) = (error + (own - right).powi(2), energy + right.powi(2));
+        }
+        most = most.max(error / energy);
+        count += 1;
+        Ok(())
+    };
+    run(&model.plan, &model.weights, prompt, Profile::Exact, |_| true, compare).unwrap();
+    assert_eq!(count, made.len());
+    most
+}
+
+#[test]
+fn a_plan_said_as_a_program_gives_the_same_values() {
+    for name in ["models/llama", "models/mistral", "models/qwen2", "models/qwen3", "models/minimind"] {
+        let most = apart(&load(fixtures().join(name)).unwrap());
+        assert!(most < 1e-24, "{name}: {most:e}");
+    }
+    for file in std::fs::read_dir(fixtures().join("gguf")).unwrap() {
+        let path = file.unwrap().path();
+        let most = apart(&load(&path).unwrap());
+        assert!(most < 1e-24, "{}: {most:e}", path.display());
+    }
+}
+
+fn causes(explanation: &Explanation) -> BTreeSet<&'static str> {
+    let stated = explanation.findings.iter().filter(|f| f.matched == Match::Reproduced);
+    stated.filter_map(|f| Some(f.cause.as_ref()?.id)).collect()
+}
+
+/// Of one in so many of the shipped faults, that both ways name one mistake.
+#[test]
+fn the_program_of_a_plan_names_what_the_plan_names() {
+    let index: Vec<Value> =
+        serde_json::from_slice(&std::fs::read(fixtures().join("faulty/index.json")).unwrap()).unwrap();
+    for fault in index.iter().step_by(9) {
+        let model = load(fixtures().join(fault["model"].as_str().unwrap())).unwrap();
+        let dump = Dump::open(fixtures().join(fault["file"].as_str().unwrap())).unwrap();
+        let options = Options::declared(&dump, precision(&dump)).unwrap();
+        let effort = Effort { seconds: 2.0, ..Effort::default() };
+        let by_plan = explain(&model, &dump, &options, &effort, &|_, _, _| {}).unwrap();
+        let by_program = model::explain(&model, &dump, &options, &effort, &|_, _, _| {}).unwrap();
+        assert_eq!(causes(&by_program), causes(&by_plan), "{fault}");
+    }
+}
