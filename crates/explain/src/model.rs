@@ -79,7 +79,7 @@ fn node(step: &Step) -> GraphNode {
 }
 
 /// What a comparison calls a profile.
-pub(crate) fn judged(profile: Profile) -> Judged {
+fn judged(profile: Profile) -> Judged {
     match profile {
         Profile::Exact => Judged::Exact,
         Profile::F32 => Judged::F32,

@@ -155,6 +155,7 @@ impl ExpertChoices {
         });
         is_whole && is_other
     }
+
     /// Whether the candidate recorded the choices of all these blocks.
     pub(super) fn has_all<'b>(&self, mut blocks: impl Iterator<Item = &'b Block>) -> bool {
         blocks.all(|block| self.candidate.contains_key(block))

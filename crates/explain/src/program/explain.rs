@@ -333,16 +333,15 @@ impl<'a> Search<'a> {
         self.exact.load(&slice).ok()?;
         let place = held.place(tap);
         found.supposed = slice.known().find(|&known| held.get(known).is_none() && held.part(known).is_none());
-        let Some((exact, right)) = self.exact_and_rounded(&slice, &[]) else { return Some(found) };
+        let Some((right, rounded)) = self.exact_and_rounded(&slice, &[]) else { return Some(found) };
         let (all, rounding) = match self.coarse() {
             Some(_) => {
-                let [exact_off, off] = [&exact, &right].map(|due| distance(place.tap.last_site(), due, &own));
+                let [exact_off, off] = [&right, &rounded].map(|due| distance(place.tap.last_site(), due, &own));
                 let unit = recorded_unit(self.candidate.profile, false);
-                (exact_off.min(off), distance(place.tap.last_site(), &exact, &right).max(unit.powi(2)))
+                (exact_off.min(off), distance(place.tap.last_site(), &right, &rounded).max(unit.powi(2)))
             }
-            None => (distance(place.tap.last_site(), &exact, &own), 0.0),
+            None => (distance(place.tap.last_site(), &right, &own), 0.0),
         };
-        let right = exact;
         let scale = Some(all / distance(place.tap.last_site(), &own, &right)).filter(|scale| scale.is_normal());
         let off = all.max(size.unwrap_or(0.0));
         // Where the size alone is none, what is wrong may be which values there are at all: all of these are wrong.

@@ -74,6 +74,11 @@ impl Candidate<'_> {
         if is_coarse(self.profile) { Arithmetic::Wide } else { Arithmetic::F64 }
     }
 
+    /// Whether its numbers stand on steps: one near the edge of a step falls to its other side in another right run.
+    fn is_stepped(&self) -> bool {
+        is_coarse(self.profile) || self.cache.0 != Cache::F32
+    }
+
     /// The type that a tap was recorded in.
     fn dtype(&self, place: Place) -> DType {
         self.dump.entry(place.tap, place.step).map_or(DType::F64, |entry| entry.dtype)

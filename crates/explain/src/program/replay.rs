@@ -301,8 +301,7 @@ fn replayed(
                 own = as_the_table(recording, record, &own, &due.exact).unwrap_or(own);
                 let (coarse, is_span) = (is_coarse(candidate.profile), !through.is_empty());
                 let of_inputs = due.moved.as_ref().filter(|_| !coarse);
-                let is_stepped = coarse || candidate.cache.0 != Cache::F32;
-                let spread = due.moved.as_ref().filter(|_| is_stepped && is_span);
+                let spread = due.moved.as_ref().filter(|_| candidate.is_stepped() && is_span);
                 let of_inputs = of_inputs.map_or(0.0, |moved| INPUT_ROOM * distance(site, &due.exact, moved));
                 // Where the program rounds to 16 bits itself, another right run has the next number of its type.
                 let is_half = is_of_16_bits(record);
@@ -573,9 +572,7 @@ impl<'a> Lockstep<'a> {
         for number in 0..program.taps().len() {
             let dtype = candidate.dtype(held.place(number));
             let recorded = if loses(profile, dtype) { unit_of(dtype) } else { 0.0 };
-            // A number near the edge of a step of the cache's type falls to its other side in another right run.
-            let is_stepped = coarse || candidate.cache.0 != Cache::F32;
-            let unit = if is_stepped { own_unit(profile).max(recorded) } else { recorded };
+            let unit = if candidate.is_stepped() { own_unit(profile).max(recorded) } else { recorded };
             units.extend((unit > 0.0).then_some((number, unit)));
         }
         let rounded = candidate.arithmetic();
