@@ -654,7 +654,7 @@ for layer in model.model.layers:
 with firstdiff.record(model, {adapted!r}):
     model(ids)
 torch.manual_seed(0)
-fused = transformers.GPT2LMHeadModel(transformers.GPT2Config(vocab_size=40, n_embd=32, n_layer=1, n_head=4, n_positions=16, attn_implementation="eager")).eval()
+fused = transformers.GPT2LMHeadModel(transformers.GPT2Config(vocab_size=40, n_embd=32, n_layer=2, n_head=4, n_positions=16, attn_implementation="eager")).eval()
 with firstdiff.record(fused, {fused!r}):
     fused(torch.tensor([[1, 2, 3, 4]]))
 """
