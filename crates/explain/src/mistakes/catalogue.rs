@@ -145,6 +145,11 @@ impl Mistake {
         self.params.iter().find(|param| param.name == name)
     }
 
+    /// Whether a parameter follows from the shape of a matrix.
+    pub(crate) fn follows_from_shape(&self, name: &str) -> bool {
+        self.param(name).is_some_and(|param| param.follows_from_shape)
+    }
+
     /// What the model says is right at a step where it was made, where a number or a name says it.
     pub fn right_value(&self, model: &Model, step: &Step) -> Option<String> {
         (self.right_value)(model, step)

@@ -325,8 +325,7 @@ fn proved(search: &Search<'_>, of_it: &[&Explained], key: &str, explained: &[Exp
         op: form.edits.first().map_or_else(String::new, |edit| recording.program.said(op_of(recording, edit.at))),
         cause: Some(form.cause()),
         kin: Some(kin(form)).filter(|_| {
-            let of_shape = |name: &str| form.mistake.param(name).is_some_and(|param| param.follows_from_shape);
-            form.kin.is_some() || form.params.iter().any(|(name, _)| of_shape(name))
+            form.kin.is_some() || form.params.iter().any(|(name, _)| form.mistake.follows_from_shape(name))
         }),
         due: form.edits.first().and_then(|edit| due(recording.program, form, edit.at)),
         alternatives: if !one.others.is_empty() { Vec::new() } else { alternatives.clone() },

@@ -609,7 +609,7 @@ pub(super) fn kin(form: &Form) -> String {
     if let Some(kin) = &form.kin {
         return kin.clone();
     }
-    let tells = |name: &str| name != "operation" && form.mistake.param(name).is_none_or(|p| !p.follows_from_shape);
+    let tells = |name: &str| name != "operation" && !form.mistake.follows_from_shape(name);
     let params = form.params.iter().filter(|(name, _)| tells(name)).map(|(name, value)| format!("{name}={value}"));
     format!("{} {}", form.mistake.id, params.collect::<Vec<_>>().join(","))
 }

@@ -127,9 +127,10 @@ impl Form {
         Cause { id: self.mistake.id, params: self.params.clone() }
     }
 
-    /// What tells it from other forms, wherever it is made.
+    /// What tells it from other forms, wherever it is made: what follows from the shape of a matrix does not.
     pub(crate) fn key(&self) -> String {
-        let params = self.params.iter().map(|(name, value)| format!("{name}={value}"));
+        let params = self.params.iter().filter(|(name, _)| !self.mistake.follows_from_shape(name));
+        let params = params.map(|(name, value)| format!("{name}={value}"));
         let any = self.tune.iter().map(|tune| tune.name.to_owned());
         format!("{} {}", self.mistake.id, params.chain(any).collect::<Vec<_>>().join(","))
     }
@@ -160,7 +161,7 @@ impl Form {
 
 /// All forms of the operations of a slice, the plainest first. What is one line of code in several layers is done otherwise in all of them.
 pub(crate) fn forms(context: &Context<'_>) -> Vec<Form> {
-    let groups: [fn(&Context<'_>, usize) -> Vec<Form>; 14] = [
+    let groups: [fn(&Context<'_>, usize) -> Vec<Form>; 13] = [
         embedding::forms,
         norm::forms,
         linear::forms,
@@ -171,14 +172,12 @@ pub(crate) fn forms(context: &Context<'_>) -> Vec<Form> {
         attention::forms,
         feed_forward::forms,
         router::forms,
-        residual::forms,
         linear::last,
         generic::forms,
         attention::of_few_bits,
     ];
-    let mut all: Vec<Form> = [taps::forms(context), rotation::of_taps(context)].concat();
-    let mut known: HashMap<(String, usize), usize> = HashMap::new();
-    for group in groups {
+    let (mut all, mut known): (Vec<Form>, HashMap<(String, usize), usize>) = Default::default();
+    let mut add = |all: &mut Vec<Form>, group: fn(&Context<'_>, usize) -> Vec<Form>| {
         for op in context.ops() {
             for form in group(context, op) {
                 let class = context.program.class(op);
@@ -192,7 +191,11 @@ pub(crate) fn forms(context: &Context<'_>) -> Vec<Form> {
                 }
             }
         }
-    }
+    };
+    // What is added says more of a sum than which tap was read for which: it is the same in all layers.
+    add(&mut all, residual::forms);
+    all.extend([taps::forms(context), rotation::of_taps(context)].concat());
+    groups.into_iter().for_each(|group| add(&mut all, group));
     // One number in several places is looked for before others.
     let (numbers, several): (Vec<Form>, Vec<Form>) =
         together(context, &all).into_iter().partition(|form| form.tune.is_some());
@@ -209,9 +212,15 @@ fn together(context: &Context<'_>, all: &[Form]) -> Vec<Form> {
         Some(view.buffer)
     };
     let each = |form| [Some((form, None)), read(form).map(|buffer| (form, Some(buffer)))];
+    // A table that rows are looked up in is read by another line than a matrix.
+    let is_looked_up = |form: &Form| {
+        let op = form.edits.first().and_then(|edit| edit.at.op());
+        op.is_some_and(|op| context.base(op) == "embedding")
+    };
     for (form, of_one) in all.iter().flat_map(each).flatten() {
         let is_a_number = form.mistake == &NUMBER_DIFFERS;
         let key = match (&form.tune, form.due) {
+            (None, _) if is_looked_up(form) => continue,
             (None, _) if form.edits.iter().all(|edit| edit.at.op().is_some()) => form.key(),
             (Some(_), Some(due)) if is_a_number => format!("{} {due}", form.mistake.id),
             (Some(tune), _) if !is_a_number => format!("{} {}", form.key(), tune.right),
@@ -246,6 +255,8 @@ fn said_together(known: &mut Params, other: &Params) {
 /// The same form of another operation.
 fn join(known: &mut Form, other: Form) {
     known.edits.extend(other.edits);
+    let of_shape = |name: &str| known.mistake.follows_from_shape(name);
+    known.params.retain(|param| !of_shape(param.0) || other.params.contains(param));
     if let (Some(tune), Some(more)) = (&mut known.tune, other.tune) {
         let (before, with) = (tune.with.clone(), more.with);
         tune.with = Arc::new(move |value| [before(value), with(value)].concat());

@@ -1,13 +1,14 @@
 //! Sums of a stream and a branch.
 
-use firstdiff_program::{At, View};
+use firstdiff_program::{At, Change, View};
 use firstdiff_trace::Site;
 use serde_json::json;
 
 use super::taps::{BEFORE, reading_kin};
-use super::{Form, both, computed, kept};
+use super::{Form, both, computed, kept, plus};
 use crate::mistakes::residual::{RESIDUAL_OMITTED, RESIDUAL_SCALE, RESIDUAL_SOURCE};
 use crate::program::context::Context;
+use crate::program::held::array;
 
 pub(super) fn forms(context: &Context<'_>, op: usize) -> Vec<Form> {
     if context.base(op) == "add" { of_sum(context, op) } else { Vec::new() }
@@ -59,6 +60,20 @@ fn of_sum(context: &Context<'_>, op: usize) -> Vec<Form> {
         let form = Form::one(&RESIDUAL_SOURCE, source(BEFORE), op, change);
         forms.push(Form { kin: Some(reading_kin(&RESIDUAL_SOURCE, BEFORE)), ..form });
     }
+    if is_stream(context, op) && !is_of_three {
+        let sum = |name: &str, change| Form::one(&RESIDUAL_SOURCE, source(name), op, change);
+        // The norm was written over what it reads.
+        forms.extend(normed(context, op, stream, branch).map(|change| sum("normed + branch", change)));
+        // The branch of the sum before, in place of this one's.
+        let branch_before = before.and_then(|at| {
+            let terms = context.tensors(at).into_iter().filter(|(_, view)| view.shape == branch.shape);
+            terms.map(|(_, view)| view).max_by_key(|view| context.maker(at, view))
+        });
+        if let (Some(other), Some(input)) = (branch_before, input) {
+            forms.push(sum("stream + attn_out", computed(&[stream, other], |x| plus(&x[0], &x[1]))));
+            forms.push(sum("layer input + attn_out", computed(&[input, other], |x| plus(&x[0], &x[1]))));
+        }
+    }
     let owned = [stream.clone(), branch.clone()];
     let by = move |a: fn(f64) -> f64, b: fn(f64) -> f64| {
         let views = owned.clone();
@@ -69,6 +84,30 @@ fn of_sum(context: &Context<'_>, op: usize) -> Vec<Form> {
         forms.push(Form::any(&RESIDUAL_SCALE, "stream_factor", 1.0, At::Op(op), by(|x| x, |_| 1.0)));
     }
     forms
+}
+
+/// A branch, and what the first norm behind the stream makes of it: as recorded, or as it is made on the way.
+fn normed(context: &Context<'_>, op: usize, stream: &View, branch: &View) -> Option<Change> {
+    let (taps, made) = (context.program.taps(), context.maker(op, stream)?);
+    let is_norm = |op: usize| {
+        context.call(op).any(|at| matches!(context.base(at), "rsqrt" | "layer_norm" | "rms_norm"))
+    };
+    let is_it = |tap: &usize| {
+        let (at, view) = (taps[*tap].op, &taps[*tap].view);
+        made < at && at < op && view.elements() == stream.elements() && is_norm(at)
+    };
+    let tap = (0..taps.len()).find(is_it)?;
+    let shape = branch.shape.clone();
+    match context.held.readable(tap).map(array) {
+        Some(held) => {
+            let held = held.into_shape_with_order(shape.as_slice()).ok()?;
+            Some(computed(&[branch], move |x| plus(&held, &x[0])))
+        }
+        None if context.has(taps[tap].op) => {
+            Some(computed(&[&taps[tap].view.reshaped(&shape)?, branch], |x| plus(&x[0], &x[1])))
+        }
+        None => None,
+    }
 }
 
 /// Sums of one layer that a stream passes, at the most: of attention, of the feed-forward part, of experts.
