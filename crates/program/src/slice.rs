@@ -101,6 +101,43 @@ impl fmt::Debug for Edit {
     }
 }
 
+impl Edit {
+    /// Whether both can be made: in two places, or of other operands of one operation.
+    pub fn is_beside(&self, other: &Edit, program: &Program) -> bool {
+        let At::Op(op) = self.at else { return self.at != other.at };
+        let [own, others] = [self, other].map(|edit| edit.change.operands(&program.ops[op]));
+        self.at != other.at || own.zip(others).is_some_and(|(own, others)| own.is_disjoint(&others))
+    }
+}
+
+impl Change {
+    /// The operands of an operation that it replaces, where that is all it does.
+    fn operands(&self, op: &Operation) -> Option<HashSet<usize>> {
+        match self {
+            Change::Operands(others) => Some(others.iter().map(|other| other.place.0).collect()),
+            Change::Operation(other) => {
+                let is_same = other.name == op.name && other.keywords == op.keywords;
+                let pairs = op.operands.iter().zip(&other.operands).enumerate();
+                let differ = pairs.filter(|(_, (own, other))| own != other).map(|(place, _)| place);
+                (is_same && op.operands.len() == other.operands.len()).then(|| differ.collect())
+            }
+            Change::Values(..) => None,
+        }
+    }
+}
+
+/// An operation with some of its operands replaced by each of several changes that do nothing else.
+fn with_operands(op: &Operation, changes: &[&Change]) -> Operation {
+    let mut record = op.clone();
+    for change in changes {
+        if let Change::Operation(other) = change {
+            let places = change.operands(op).into_iter().flatten();
+            places.for_each(|place| record.operands[place] = other.operands[place].clone());
+        }
+    }
+    record
+}
+
 impl<'a> Slice<'a> {
     /// The operations that compute the tap `target` from the taps for which `is_known` holds.
     pub fn of(program: &'a Program, target: usize, is_known: impl Fn(usize) -> bool) -> Slice<'a> {
@@ -217,7 +254,7 @@ impl<'a> Slice<'a> {
         edits: &[Edit],
         mut differ: Option<HashSet<usize>>,
     ) -> Result<(), EvaluateError> {
-        let change = |at: At| edits.iter().find(|edit| edit.at == at).map(|edit| &edit.change);
+        let changes = |at: At| edits.iter().filter(move |edit| edit.at == at).map(|edit| &edit.change);
         let edited: Vec<usize> = edits.iter().filter_map(|edit| edit.at.tap()).collect();
         for (at, event) in self.events.iter().enumerate() {
             match *event {
@@ -230,30 +267,35 @@ impl<'a> Slice<'a> {
                 }
                 Event::Op(number) => {
                     let op = &self.program.ops[number];
-                    let change = change(At::Op(number));
+                    let changes: Vec<&Change> = changes(At::Op(number)).collect();
                     let is_as_it_is = differ.as_mut().is_some_and(|differ| {
                         let outputs = || op.outputs.iter().flatten().map(|view| view.buffer);
                         let mut touched = check::operands(op).map(|view| view.buffer).chain(outputs());
-                        let is_touched = change.is_some() || touched.any(|buffer| differ.contains(&buffer));
+                        let is_touched = !changes.is_empty() || touched.any(|buffer| differ.contains(&buffer));
                         differ.extend(outputs().filter(|_| is_touched));
                         !is_touched
                     });
-                    match change {
+                    match &changes[..] {
                         _ if is_as_it_is => {}
-                        None => values.execute(number, op, kernel(op), Vec::new())?,
-                        Some(Change::Operation(other)) => values.execute(number, other, kernel(other), Vec::new())?,
-                        Some(Change::Operands(others)) => {
+                        [] => values.execute(number, op, kernel(op), Vec::new())?,
+                        [Change::Operation(other)] => values.execute(number, other, kernel(other), Vec::new())?,
+                        [Change::Values(views, instead), ..] => {
+                            let results = applied(values, views, instead)?;
+                            values.store(number, op, results.ok_or(EvaluateError::Edit { op: number })?)?;
+                        }
+                        all => {
+                            let others = all.iter().flat_map(|change| match change {
+                                Change::Operands(others) => &others[..],
+                                _ => &[],
+                            });
                             let operand = |other: &OtherOperand| {
                                 let results = applied(values, &other.views, &other.value)?;
                                 let value = results.and_then(|results| results.into_iter().next());
                                 Ok((other.place, value.ok_or(EvaluateError::Edit { op: number })?))
                             };
-                            let others = others.iter().map(operand).collect::<Result<Vec<_>, EvaluateError>>()?;
-                            values.execute(number, op, kernel(op), others)?;
-                        }
-                        Some(Change::Values(views, instead)) => {
-                            let results = applied(values, views, instead)?;
-                            values.store(number, op, results.ok_or(EvaluateError::Edit { op: number })?)?;
+                            let others = others.map(operand).collect::<Result<Vec<_>, EvaluateError>>()?;
+                            let record = with_operands(op, all);
+                            values.execute(number, &record, kernel(&record), others)?;
                         }
                     }
                 }
@@ -261,7 +303,7 @@ impl<'a> Slice<'a> {
             // Several taps may be in one buffer: all are computed before any is written.
             let mut others = Vec::new();
             for &tap in edited.iter().filter(|&&tap| self.is_there(tap, at)) {
-                if let Some(Change::Values(views, instead)) = change(At::Tap(tap)) {
+                if let Some(Change::Values(views, instead)) = changes(At::Tap(tap)).next() {
                     let results = applied(values, views, instead)?.and_then(|results| results.into_iter().next());
                     others.push((tap, results.ok_or(KernelError::Absent("its value"))));
                 }

@@ -610,7 +610,8 @@ impl<'a> Search<'a> {
             let Some(same) = form.among(&forms(&context)) else { return false };
             let beside = found(tap).into_iter().flat_map(Reproduced::forms).flat_map(|form| form.edits.clone());
             let edits = beside.chain(same.edits).collect::<Vec<_>>();
-            let is_apart = (1..edits.len()).all(|at| edits[..at].iter().all(|before| before.at != edits[at].at));
+            let is_beside = |at: usize| edits[..at].iter().all(|before| before.is_beside(&edits[at], program));
+            let is_apart = (1..edits.len()).all(is_beside);
             is_apart && self.agrees_with(&slice, &edits) == Some(true)
         };
         others.filter(|(_, tap)| does_not_tell(**tap)).map(|(t, _)| t.report.place).collect()
@@ -735,9 +736,10 @@ impl<'a> Search<'a> {
         sets
     }
 
-    /// Tries several forms together, where they are of different operations; gives what they leave.
+    /// Tries several forms together, where they can be made beside each other; gives what they leave.
     fn together(&mut self, target: &Target<'_>, forms: &[&Form], found: &mut Explained) -> Option<f64> {
-        let apart = |a: &Form, b: &Form| a.edits.iter().all(|a| b.edits.iter().all(|b| a.at != b.at));
+        let program = self.recording.program;
+        let apart = |a: &Form, b: &Form| a.edits.iter().all(|a| b.edits.iter().all(|b| a.is_beside(b, program)));
         if forms.iter().enumerate().any(|(at, a)| forms[at + 1..].iter().any(|b| !apart(a, b))) {
             return None;
         }
@@ -919,7 +921,8 @@ impl<'a> Search<'a> {
         let edits = |value: f64| [beside, &(tune.with)(value)].concat();
         let at = |value: f64| self.residual(target, &edits(value)).unwrap_or(f64::INFINITY);
         // One operation is done in one way.
-        if (tune.with)(tune.right).iter().any(|own| beside.iter().any(|other| other.at == own.at)) {
+        let program = self.recording.program;
+        if (tune.with)(tune.right).iter().any(|own| beside.iter().any(|other| !other.is_beside(own, program))) {
             return None;
         }
         let unit = tune.first;

@@ -1,7 +1,7 @@
 //! Judges what stands behind taps of which some positions are held, and are wrong: with the mistakes that were found there, it can be computed.
 
 use firstdiff_compare::TapReport;
-use firstdiff_program::{Edit, Slice};
+use firstdiff_program::{Edit, Program, Slice};
 
 use crate::explain::Progress;
 use crate::program::explain::{Explained, Search};
@@ -27,7 +27,7 @@ pub(super) fn judge(search: &mut Search<'_>, explained: &mut Vec<Explained>, pro
         if search.exact.load(&slice).is_err() {
             continue;
         }
-        let report = search.report_with(&slice, &accepted(explained));
+        let report = search.report_with(&slice, &accepted(search.recording.program, explained));
         let is_right = report.as_ref().is_some_and(|report| report.status.agrees());
         let again = if is_right { None } else { search.explained(tap, explained) };
         let again = again.filter(|again| !again.reproduced.is_empty());
@@ -44,11 +44,11 @@ pub(super) fn judge(search: &mut Search<'_>, explained: &mut Vec<Explained>, pro
 }
 
 /// The mistakes that were found, where they were made.
-fn accepted(explained: &[Explained]) -> Vec<Edit> {
+fn accepted(program: &Program, explained: &[Explained]) -> Vec<Edit> {
     let mut edits: Vec<Edit> = Vec::new();
     let found = explained.iter().filter_map(|explained| explained.reproduced.first());
     for edit in found.flat_map(|found| found.forms()).flat_map(|form| &form.edits) {
-        if !edits.iter().any(|known| known.at == edit.at) {
+        if edits.iter().all(|known| known.is_beside(edit, program)) {
             edits.push(edit.clone());
         }
     }

@@ -1,15 +1,16 @@
 //! Products with a matrix of weights.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
-use firstdiff_program::{At, Edit, Operand, Operation, ProgramTap, View};
+use firstdiff_program::{At, Change, Edit, Operand, Operation, ProgramTap, View};
 use firstdiff_trace::{Site, Tap};
 use half::{bf16, f16};
 use ndarray::{Array2, ArrayD, Axis, Ix2};
 use serde_json::{Value, json};
 
 use super::taps::{BEFORE, reading_kin, recorded_before};
-use super::{Form, computed, plus, with, with_all};
+use super::{Form, computed, other_operand, plus, with, with_all};
 use crate::laws::called_from;
 use crate::mistakes::feed_forward::GATE_UP_SWAPPED;
 use crate::mistakes::head::{HEAD_TIED, HEAD_UNTIED};
@@ -150,18 +151,14 @@ pub(crate) fn multiplied(context: &Context<'_>, op: usize) -> Option<Multiplied>
 fn of_input(context: &Context<'_>, product: &Product<'_>, op: usize) -> Vec<Form> {
     let x = product.x.1;
     let is_recorded = context.slice.known().any(|tap| context.program.taps()[tap].view.buffer == x.buffer);
-    let (Some(matrix), Some(out)) = (product.matrix(), context.out(op)) else { return Vec::new() };
     if is_recorded || !context.is_weight(product.weight.1) {
         return Vec::new();
     }
-    let (shape, out) = (x.shape.clone(), out.shape.clone());
     let target = context.held.place(context.slice.target()).tap;
     let form = |(tap, read): (Tap, ArrayD<f64>)| {
-        let read = read.into_shape_with_order(shape.as_slice()).ok()?;
-        let out = out.clone();
-        let change = computed(&product.views(), move |x| {
-            with_bias(product_of(&read, &matrix(&x[1]))?, x)?.into_shape_with_order(out.as_slice()).ok()
-        });
+        let read = read.into_shape_with_order(x.shape.as_slice()).ok()?;
+        let other = other_operand((product.x.0, None), x, Arc::new(move |_| Some(read.clone())));
+        let change = Change::Operands(vec![other]);
         let form = Form::one(&LINEAR_INPUT, vec![("reads", json!(tap.to_string()))], op, change);
         let kin = called_from(target, tap, None).map(|words| reading_kin(&LINEAR_INPUT, &words));
         Some(Form { kin, ..form })
@@ -258,21 +255,17 @@ fn reads_bf16_as_f16(x: f64) -> f64 {
 
 fn of_bias(context: &Context<'_>, product: &Product<'_>, op: usize) -> Vec<Form> {
     let Some((place, bias)) = product.bias else { return Vec::new() };
-    let Some(matrix) = product.matrix() else {
-        return vec![Form::one(&BIAS_OMITTED, vec![], op, with(product.record, place, Operand::None))];
+    let times = |mistake, factor: f64| {
+        let other = other_operand((place, None), bias, Arc::new(move |bias| Some(bias * factor)));
+        Form::one(mistake, vec![], op, Change::Operands(vec![other]))
     };
-    let bare = move |x: &[ArrayD<f64>]| product_of(&x[0], &matrix(&x[1]));
-    let twice = computed(&product.views(), move |x| plus(&plus(&bare(x)?, &x[2])?, &x[2]));
     let name = context.weight(bias).unwrap_or_default();
     let other = |(said, buffer): (String, usize)| {
         let change = with(product.record, place, Operand::View(View { buffer, ..bias.clone() }));
         let (mistake, of) = of_another(&said, false);
         Form::one(mistake, vec![of, ("part", json!("bias"))], op, change)
     };
-    let mut forms = vec![
-        Form::one(&BIAS_OMITTED, vec![], op, computed(&[product.x.1, product.weight.1], bare)),
-        Form::one(&BIAS_TWICE, vec![], op, twice),
-    ];
+    let mut forms = vec![times(&BIAS_OMITTED, 0.0), times(&BIAS_TWICE, 2.0)];
     forms.extend(beside(context, bias, name).into_iter().map(other));
     forms
 }
@@ -393,17 +386,16 @@ fn of_distance(context: &Context<'_>, product: &Product<'_>, op: usize) -> Vec<F
     {
         return Vec::new();
     }
-    let is_out_in = (context.base(op) == "linear") != is_turned;
-    let views: Vec<&View> = [product.x.1, &stored].into_iter().chain(product.bias.map(|(_, bias)| bias)).collect();
     let form = |(what, by): (&str, isize)| {
-        let read = computed(&views, move |x| {
-            let (&[rows, columns], flat) = (x[1].shape(), x[1].as_slice()?) else { return None };
+        let read = move |stored: &ArrayD<f64>| {
+            let (&[rows, columns], flat) = (stored.shape(), stored.as_slice()?) else { return None };
             let distance = columns.checked_add_signed(by)?;
             let at = |(row, column): (usize, usize)| flat.get(row * distance + column).copied().unwrap_or(0.0);
             let read = ndarray::Array2::from_shape_fn((rows, columns), at).into_dyn();
-            with_bias(product_of(&x[0], &if is_out_in { read } else { transposed(&read) })?, x)
-        });
-        Form::one(&WEIGHT_STRIDE, vec![("leading_dimension", json!(what))], op, read)
+            Some(if is_turned { transposed(&read) } else { read })
+        };
+        let change = Change::Operands(vec![other_operand((product.weight.0, None), &stored, Arc::new(read))]);
+        Form::one(&WEIGHT_STRIDE, vec![("leading_dimension", json!(what))], op, change)
     };
     [("in-1", -1), ("in+1", 1)].into_iter().map(form).collect()
 }
