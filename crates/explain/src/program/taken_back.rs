@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use firstdiff_compare::{Place, Status};
 use firstdiff_program::{Bench, Kind, Program, Slice};
+use firstdiff_trace::Site;
 use ndarray::ArrayD;
 
 use crate::explain::right_at_the_end::{MOST, Off, off_before_a_right_end};
@@ -14,6 +15,7 @@ use crate::program::held::{Held, array};
 use crate::program::replay::{Replays, between as made_between, taps_of};
 use crate::program::{Candidate, Recording};
 use crate::replay::operation::Operation;
+use crate::replay::right::both_count;
 use crate::replay::{Done, Replayed};
 
 /// Finds wrong taps whose error is taken back before it reaches anything else, or of which nothing was made, and has what comes behind them computed without
@@ -30,10 +32,14 @@ pub(crate) fn leave_out(
     let bench = |arithmetic| Bench::new(recording.program, arithmetic, recording.weights);
     let mut benches = (bench(candidate.exact()), candidate.arithmetic().map(bench));
     let mut trial = Trial::new(recording, candidate, held, replays, &mut benches);
-    let mut all = Vec::new();
+    let (mut all, mut unmasked) = (Vec::new(), Vec::new());
     for found in taken_back(&mut trial)? {
-        let judged = right_without(&mut trial, found.reader, &(&found.wrong | &found.between))?;
-        all.extend(judged.map(|judged| (found, judged)));
+        if let Some(judged) = right_without(&mut trial, found.reader, &(&found.wrong | &found.between))? {
+            for &tap in found.wrong.iter().filter(|_| held.place(found.reader).tap.last_site() == Site::Probs) {
+                unmasked.extend(trial.beside_the_mask(tap).map(|judged| (tap, judged)));
+            }
+            all.push((found, judged));
+        }
     }
     for (TakenBack { reader, wrong, between }, judged) in all {
         let place = held.place(reader);
@@ -44,6 +50,12 @@ pub(crate) fn leave_out(
             }
         }
         if let Some(replayed) = replays.of_mut(place) {
+            *replayed = judged;
+        }
+    }
+    replays.replay.warnings.extend((!unmasked.is_empty()).then(|| UNMASKED.to_owned()));
+    for (tap, judged) in unmasked {
+        if let Some(replayed) = replays.of_mut(held.place(tap)) {
             *replayed = judged;
         }
     }
@@ -84,6 +96,10 @@ pub(crate) fn leave_out(
     Ok(())
 }
 
+/// What is said of scores that are right but for what stands where the mask hides keys.
+const UNMASKED: &str = "scores were recorded before they were masked, or hold the buffer's own numbers there: read so, and the probabilities are those of \
+     the masked ones";
+
 /// Whether one tap is made of another, by whatever lies between.
 fn is_made_of(program: &Program, tap: usize, of: usize) -> bool {
     tap != of && Slice::of(program, tap, |other| other == of).known().any(|known| known == of)
@@ -123,6 +139,23 @@ impl<'t, 'b> Trial<'t, 'b> {
     fn slice(&self, tap: usize, left_out: &BTreeSet<usize>) -> Slice<'b> {
         let held = self.held;
         Slice::of(self.recording.program, tap, |other| held.readable(other).is_some() && !left_out.contains(&other))
+    }
+
+    /// How scores are judged where the mask leaves keys, when they are right there.
+    fn beside_the_mask(&mut self, tap: usize) -> Option<Replayed> {
+        let (own, before) = self.held.get(tap).map(array).zip(self.replayed.get(&tap).copied())?;
+        let site = self.held.place(tap).tap.last_site();
+        let (exact, right) =
+            self.values(&self.slice(tap, &BTreeSet::new()), own.shape()).filter(|_| site == Site::Scores)?;
+        let own = ndarray::Zip::from(&own).and(&right).map_collect(
+            |&own, &due| {
+                if both_count(site, due, due) { own } else { due }
+            },
+        );
+        let operation = self.replays.operation(before, self.candidate.profile);
+        let (from, through) = (before.from.clone(), before.through.clone());
+        let judged = Replayed { from, through, ..operation.judged(&own, &right, &exact) };
+        judged.report.status.agrees().then_some(judged)
     }
 
     /// What a slice gives, in f64 and as the candidate rounds.

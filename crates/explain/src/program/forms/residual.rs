@@ -89,9 +89,8 @@ fn of_sum(context: &Context<'_>, op: usize) -> Vec<Form> {
 /// A branch, and what the first norm behind the stream makes of it: as recorded, or as it is made on the way.
 fn normed(context: &Context<'_>, op: usize, stream: &View, branch: &View) -> Option<Change> {
     let (taps, made) = (context.program.taps(), context.maker(op, stream)?);
-    let is_norm = |op: usize| {
-        context.call(op).any(|at| matches!(context.base(at), "rsqrt" | "layer_norm" | "rms_norm"))
-    };
+    let is_norm =
+        |op: usize| context.call(op).any(|at| matches!(context.base(at), "rsqrt" | "layer_norm" | "rms_norm"));
     let is_it = |tap: &usize| {
         let (at, view) = (taps[*tap].op, &taps[*tap].view);
         made < at && at < op && view.elements() == stream.elements() && is_norm(at)
