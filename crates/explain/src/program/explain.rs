@@ -1,7 +1,7 @@
 //! Why is it wrong? Each wrong slice is carried out otherwise, until the candidate's own numbers come out.
 
 use std::cell::{OnceCell, RefCell};
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -968,17 +968,20 @@ impl<'a> Search<'a> {
     }
 }
 
-/// Of forms with what they leave those that leave less than `most`, the nearest first, and so many of one mistake in one operation.
+/// Of forms with what they leave those that leave less than `most`, the nearest first, and so many of one mistake in the same operations. What leaves exactly as
+/// much comes to the same: the one that is listed first stands for all.
 fn nearest_of_each(mut measured: Vec<(f64, &Form)>, most: f64) -> Vec<(f64, &Form)> {
     measured.retain(|(residual, _)| *residual < most);
     // Of those that leave the same the one that is listed first.
     let size = |residual: f64| (residual / most).ln() / SAME_SIZE;
     measured.sort_by(|a, b| size(a.0).round().total_cmp(&size(b.0).round()));
-    let mut counts: HashMap<(&str, usize), usize> = HashMap::new();
-    measured.retain(|(_, form)| {
-        let count = counts.entry((form.mistake.id, form.class)).or_default();
+    let places = |form: &Form| form.edits.iter().filter_map(|edit| edit.at.op()).collect::<BTreeSet<usize>>();
+    let mut counts: HashMap<(&str, BTreeSet<usize>), usize> = HashMap::new();
+    let mut left: HashSet<String> = HashSet::new();
+    measured.retain(|(residual, form)| {
+        let count = counts.entry((form.mistake.id, places(form))).or_default();
         *count += 1;
-        *count <= MOST_OF_ONE
+        *count <= MOST_OF_ONE && left.insert(format!("{residual:.9e}"))
     });
     measured
 }
