@@ -216,8 +216,7 @@ impl Edit {
     }
 
     fn named_by(&self, said: impl Fn(&'static str, &Value) -> String) -> String {
-        let tells = |name: &str| !self.mistake.param(name).is_some_and(|param| param.follows_from_shape);
-        let params = self.params.iter().filter(|(name, _)| tells(name));
+        let params = self.params.iter().filter(|(name, _)| !self.mistake.follows_from_shape(name));
         let params: Vec<String> = params.map(|(name, value)| said(name, value)).collect();
         format!("{} {}", self.mistake.id, params.join(","))
     }

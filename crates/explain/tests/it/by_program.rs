@@ -6,7 +6,7 @@ use firstdiff_explain::explain::{Effort, Explanation, Match, Options, explain};
 use firstdiff_explain::model;
 use firstdiff_model::{Model, ModelError, Profile, Prompt, TapValues, load, run};
 use firstdiff_program::{Arithmetic, Evaluator, Program};
-use firstdiff_trace::Dump;
+use firstdiff_trace::{Dump, Meta, Recorder, Tap};
 use serde_json::Value;
 
 use crate::common::{fixtures, precision};
@@ -79,4 +79,63 @@ fn the_program_of_a_plan_names_what_the_plan_names() {
         let by_program = model::explain(&model, &dump, &options, &effort, &|_, _, _| {}).unwrap();
         assert_eq!(causes(&by_program), causes(&by_plan), "{fault}");
     }
+}
+
+/// What is stated by the program of a model: each cause with its first tap, how many taps each has, and how many faults are left.
+fn stated(model: &str, dump: &str) -> (Vec<(String, usize)>, usize) {
+    let model = load(fixtures().join(model)).unwrap();
+    let dump = Dump::open(fixtures().join(dump)).unwrap();
+    let options = Options::declared(&dump, precision(&dump)).unwrap();
+    let found = model::explain(&model, &dump, &options, &Effort::default(), &|_, _, _| {}).unwrap();
+    let (causes, open): (Vec<_>, Vec<_>) = found.findings.iter().partition(|f| f.matched == Match::Reproduced);
+    let said = causes.iter().map(|f| (format!("{} {}", f.cause.as_ref().unwrap().id, f.taps[0]), f.taps.len()));
+    (said.collect(), open.len())
+}
+
+/// Two sums of each layer that another tensor was written over, with the taps of one layer and from the logits alone. Its scores were recorded before they
+/// were masked, which is right.
+#[test]
+fn sums_of_another_tensor_are_found_in_every_layer() {
+    for dump in ["field/celer_infer.npz", "field/celer_infer-logits.npz"] {
+        let (causes, open) = stated("field/celer_infer.json", dump);
+        let ids: Vec<&str> = causes.iter().map(|(said, _)| said.as_str()).collect();
+        assert_eq!(
+            (&ids[..], open),
+            (&["residual-source layers.0.h_attn", "residual-source layers.0.h"][..], 0),
+            "{dump}"
+        );
+    }
+}
+
+/// Every matrix is read the wrong way around, square ones and others; seen in the last row of each layer's stream.
+#[test]
+fn a_matrix_read_the_wrong_way_around_everywhere_is_one_mistake() {
+    let found = stated("field/rustorch.gguf", "field/rustorch.npz");
+    assert_eq!(found, (vec![("weight-transposed layers.0.q".to_owned(), 14)], 0));
+}
+
+/// A matrix that is read the wrong way around, of an operation that forgets its bias as well: two mistakes in one operation.
+#[test]
+fn two_mistakes_in_one_operation_are_both_named() {
+    let model = load(fixtures().join("models/qwen2")).unwrap();
+    let golden = Dump::open(fixtures().join("golden/qwen2-torch.npz")).unwrap();
+    let q: Tap = "layers.0.q".parse().unwrap();
+    let norm = golden.find("layers.0.attn_norm".parse().unwrap(), 0).unwrap();
+    let x: Vec<f64> = golden.read(norm).unwrap().values().to_f64();
+    let weight = model.weights.view(model.plan.step(q).unwrap().weights[0]).unwrap();
+    let &[out, width] = weight.shape() else { panic!("a matrix") };
+    let bytes: Vec<f64> = weight.rows::<f32>(0..out).iter().map(|&w| f64::from(w)).collect();
+    let row = |x: &[f64]| (0..out).map(|o| (0..width).map(|i| x[i] * bytes[i * out + o]).sum::<f64>() as f32).collect();
+    let wrong: Vec<f32> = x.chunks(width).flat_map(|x| -> Vec<f32> { row(x) }).collect();
+    let folder = tempfile::tempdir().unwrap();
+    let recorder = Recorder::create(folder.path().join("d")).unwrap();
+    recorder.describe(|meta| *meta = Meta { taps: None, decode_tokens: None, ..golden.meta().clone() });
+    let x: Vec<f32> = x.iter().map(|&x| x as f32).collect();
+    recorder.record(norm.tap, &norm.shape, &x).unwrap();
+    recorder.record(q, &golden.find(q, 0).unwrap().shape, &wrong).unwrap();
+    recorder.finish().unwrap();
+    let dump = Dump::open(folder.path().join("d")).unwrap();
+    let options = Options::declared(&dump, precision(&dump)).unwrap();
+    let found = model::explain(&model, &dump, &options, &Effort::default(), &|_, _, _| {}).unwrap();
+    assert_eq!(causes(&found), BTreeSet::from(["bias-omitted", "weight-transposed"]));
 }
