@@ -3,10 +3,12 @@
 use firstdiff_compare::is_masked;
 use firstdiff_evidence::{Account, Evidence, choice, number};
 use firstdiff_trace::Site;
-use ndarray::ArrayD;
+use ndarray::{ArrayD, ArrayViewD, Axis};
 use serde_json::Value;
 
 use crate::mistakes::{Mistake, Params, Values};
+use crate::replay::right::distance;
+use crate::tolerance::search::{COMPUTED_AGAIN, ENOUGH_ROWS};
 
 /// What the numbers of a tap carry for a claim, each moved by rounding by this share of itself. Nothing where the shapes differ.
 pub(crate) fn evidence(site: Site, [own, right, claimed]: [&ArrayD<f64>; 3], unit: f64) -> Evidence {
@@ -16,6 +18,21 @@ pub(crate) fn evidence(site: Site, [own, right, claimed]: [&ArrayD<f64>; 3], uni
     let shown = |x: &f64| if is_masked(site, *x) { f64::NEG_INFINITY } else { *x };
     let numbers = own.iter().zip(right).zip(claimed);
     Evidence::of(numbers.map(|((own, right), claimed)| [shown(own), shown(right), shown(claimed)]), unit)
+}
+
+/// How many rows are off of which no two are the same: that many numbers of any value are shown by them, where a mistake shows one number a row.
+pub(crate) fn rows_off(site: Site, own: &ArrayD<f64>, right: &ArrayD<f64>, unit: f64) -> usize {
+    let axis = Axis(site.position_axis().min(own.ndim().saturating_sub(1)));
+    let is_same = |a: &ArrayViewD<'_, f64>, b: &ArrayViewD<'_, f64>| {
+        distance(site, &a.to_owned(), &b.to_owned()) <= (COMPUTED_AGAIN * unit).powi(2)
+    };
+    let mut off: Vec<ArrayViewD<'_, f64>> = Vec::new();
+    for (own, right) in own.axis_iter(axis).zip(right.axis_iter(axis)) {
+        if off.len() < ENOUGH_ROWS && !is_same(&own, &right) && !off.iter().any(|known| is_same(known, &right)) {
+            off.push(right);
+        }
+    }
+    off.len()
 }
 
 /// What a mistake costs, one of so many forms that were tried: the choice of it, and each number that may be any.

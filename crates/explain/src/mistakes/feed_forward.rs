@@ -123,7 +123,7 @@ pub(super) fn clamped(list: &mut List<'_>, limit: f64) {
 }
 
 /// Where gpt-oss clamps.
-pub(super) const LIMIT: f64 = 7.0;
+pub(crate) const LIMIT: f64 = 7.0;
 
 fn product(at: &StepContext<'_>, f: impl Fn(f64, f64) -> f64) -> Out {
     let mut out = at.input(0)?.clone();

@@ -19,7 +19,7 @@ use crate::explain::{A_MOMENT, Effort, Explanation, Finding, Progress, misrecord
 use crate::mistakes::norm::NORM_OMITTED;
 use crate::mistakes::precision::PRECISION;
 use crate::mistakes::{BeginsLater, StandsBehind, Values};
-use crate::paid::evidence;
+use crate::paid::{evidence, rows_off};
 use crate::program::arithmetic::another;
 use crate::program::context::Context;
 use crate::program::edits::{Priced, edits, kin};
@@ -564,9 +564,14 @@ impl<'a> Search<'a> {
                 let both = self.value(target.slice, &[]).zip(self.value(target.slice, &edits));
                 let is_rounding = tried.forms().any(|form| form.mistake.is_another_arithmetic);
                 let unit = recorded_unit(self.candidate.profile, is_rounding);
-                let evidence = both.map(|(right, claimed)| {
-                    evidence(target.place.tap.last_site(), [&target.own, &right, &claimed], unit)
-                });
+                let site = target.place.tap.last_site();
+                let evidence =
+                    both.map(|(right, claimed)| match evidence(site, [&target.own, &right, &claimed], unit) {
+                        carried if self.shows_one_number_a_row(target, &tried) => {
+                            carried.at_most(rows_off(site, &target.own, &right, unit), unit)
+                        }
+                        carried => carried,
+                    });
                 found.reproduced.push(Reproduced { evidence: evidence.unwrap_or_default(), ..tried });
             } else if is_alone {
                 self.contradicted.insert(name);
@@ -586,6 +591,20 @@ impl<'a> Search<'a> {
         {
             found.nearest = Some(tried);
         }
+    }
+
+    /// Whether a number of it was fitted that is a factor of whole rows: much else is one number a row as well.
+    fn shows_one_number_a_row(&self, target: &Target<'_>, tried: &Reproduced) -> bool {
+        let ops = self.recording.program.ops();
+        let only_products_behind = |form: &Form| {
+            let last = form.edits.iter().filter_map(|edit| edit.at.op()).max();
+            let mut behind = target.slice.ops().filter(|&op| last.is_some_and(|last| op > last));
+            behind.all(|op| {
+                ["linear", "addmm", "mm", "matmul", "view", "reshape", "contiguous"].contains(&ops[op].base())
+            })
+        };
+        let is_one = |form: &Form| form.mistake.shows_one_number_a_row && only_products_behind(form);
+        tried.is_fitted() && tried.forms().any(is_one)
     }
 
     /// The taps at which a form may be made as well that is found at others: what was recorded of them comes out with it as it does without, beside what was

@@ -6,10 +6,10 @@ use firstdiff_compare::metrics::Squares;
 use firstdiff_compare::{Place, Status, TapReport, is_masked};
 use firstdiff_model::{Chunk, Op, Profile, Step};
 use firstdiff_trace::{Site, Tap};
-use ndarray::{ArrayD, ArrayViewD, Axis};
+use ndarray::{ArrayD, Axis};
 
 use crate::mistakes::{Edit, StepContext, hidden_cells};
-use crate::paid::evidence;
+use crate::paid::{evidence, rows_off};
 use crate::replay::operation::recorded_unit;
 use crate::replay::outliers::LEAK;
 use crate::replay::recorded::{Recorded, own, row_inputs};
@@ -20,8 +20,8 @@ use crate::search::simulate::{Simulation, segment};
 use crate::search::{Reproduction, Search};
 use crate::tolerance::replay::OPERATION_ROOM;
 use crate::tolerance::search::{
-    AS_NOTHING, BEYOND_ROUNDING, CAUSE_LEAVES, CAUSE_LEAVES_ROUNDED, COMPUTED_AGAIN, ENOUGH_ROWS, LEAK_LEAVES,
-    LEAST_ANGLE, ROUNDED_VALUE, SPAN_ADDS_UP,
+    AS_NOTHING, BEYOND_ROUNDING, CAUSE_LEAVES, CAUSE_LEAVES_ROUNDED, LEAK_LEAVES, LEAST_ANGLE, ROUNDED_VALUE,
+    SPAN_ADDS_UP,
 };
 
 /// A recorded tap that is not what it should be, and what the search knows of it.
@@ -344,21 +344,6 @@ impl Search<'_, '_> {
         let verdict = self.run.verdict(target.step, target.place, &target.own, &narrow, &exact, target.is_span());
         (verdict.report.status.agrees() && residual < base).then_some(residual)
     }
-}
-
-/// How many rows are off of which no two are the same: that many numbers of any value are shown by them.
-fn rows_off(site: Site, own: &ArrayD<f64>, right: &ArrayD<f64>, unit: f64) -> usize {
-    let axis = Axis(site.position_axis().min(own.ndim().saturating_sub(1)));
-    let is_same = |a: &ArrayViewD<'_, f64>, b: &ArrayViewD<'_, f64>| {
-        misfit(site, &a.to_owned(), &b.to_owned()) <= (COMPUTED_AGAIN * unit).powi(2)
-    };
-    let mut off: Vec<ArrayViewD<'_, f64>> = Vec::new();
-    for (own, right) in own.axis_iter(axis).zip(right.axis_iter(axis)) {
-        if off.len() < ENOUGH_ROWS && !is_same(&own, &right) && !off.iter().any(|known| is_same(known, &right)) {
-            off.push(right);
-        }
-    }
-    off.len()
 }
 
 /// Whether one of them is another rounding of the same numbers.

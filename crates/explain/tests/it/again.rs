@@ -3,6 +3,7 @@
 use firstdiff_explain::explain::{Effort, Explanation, Options, explain};
 use firstdiff_model::load;
 use firstdiff_trace::{Dump, Meta, NamedRows, Recorder, Rows, Tap};
+use tempfile::TempDir;
 
 use crate::common::{fixtures, precision};
 
@@ -53,6 +54,20 @@ pub(crate) fn again(
     shaped: &dyn Fn(Tap, &[usize]) -> Vec<usize>,
     effort: &Effort,
 ) -> Explanation {
+    let (_folder, dump) = recorded(dump, say, change, last, shaped);
+    let mut options = Options::declared(&dump, precision(&dump)).unwrap();
+    options.rows = last.then_some(Rows::Named(NamedRows::Last));
+    explain(&load(fixtures().join("models").join(model)).unwrap(), &dump, &options, effort, &|_, _, _| {}).unwrap()
+}
+
+/// A dump recorded again with changes, in a folder that lives as long as the first.
+pub(crate) fn recorded(
+    dump: &str,
+    say: impl Fn(&mut Meta),
+    change: Change<'_>,
+    last: bool,
+    shaped: &dyn Fn(Tap, &[usize]) -> Vec<usize>,
+) -> (TempDir, Dump) {
     let dump = Dump::open(fixtures().join(dump)).unwrap();
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("d");
@@ -78,9 +93,7 @@ pub(crate) fn again(
     }
     recorder.finish().unwrap();
     let dump = Dump::open(&path).unwrap();
-    let mut options = Options::declared(&dump, precision(&dump)).unwrap();
-    options.rows = last.then_some(Rows::Named(NamedRows::Last));
-    explain(&load(fixtures().join("models").join(model)).unwrap(), &dump, &options, effort, &|_, _, _| {}).unwrap()
+    (folder, dump)
 }
 
 /// What a tensor holds at the last place of an axis.

@@ -6,9 +6,10 @@ use firstdiff_explain::explain::{Effort, Explanation, Match, Options, explain};
 use firstdiff_explain::model;
 use firstdiff_model::{Model, ModelError, Profile, Prompt, TapValues, load, run};
 use firstdiff_program::{Arithmetic, Evaluator, Program};
-use firstdiff_trace::{Dump, Meta, Recorder, Tap};
+use firstdiff_trace::{Dump, Meta, Site, Tap};
 use serde_json::Value;
 
+use crate::again::{Change, recorded, values};
 use crate::common::{fixtures, precision};
 
 const TOKENS: [u32; 11] = [1, 17, 42, 99, 3, 150, 77, 17, 128, 64, 5];
@@ -114,28 +115,80 @@ fn a_matrix_read_the_wrong_way_around_everywhere_is_one_mistake() {
     assert_eq!(found, (vec![("weight-transposed layers.0.q".to_owned(), 14)], 0));
 }
 
+/// What the program of a model finds in a dump that is recorded again with changes, under other shapes.
+fn again(
+    model: &str,
+    dump: &str,
+    say: impl Fn(&mut Meta),
+    change: Change<'_>,
+    shaped: &dyn Fn(Tap, &[usize]) -> Vec<usize>,
+) -> Explanation {
+    let (_folder, dump) = recorded(dump, say, change, false, shaped);
+    let options = Options::declared(&dump, precision(&dump)).unwrap();
+    let model = load(fixtures().join("models").join(model)).unwrap();
+    model::explain(&model, &dump, &options, &Effort { seconds: 2.0, ..Effort::default() }, &|_, _, _| {}).unwrap()
+}
+
 /// A matrix that is read the wrong way around, of an operation that forgets its bias as well: two mistakes in one operation.
 #[test]
 fn two_mistakes_in_one_operation_are_both_named() {
     let model = load(fixtures().join("models/qwen2")).unwrap();
-    let golden = Dump::open(fixtures().join("golden/qwen2-torch.npz")).unwrap();
     let q: Tap = "layers.0.q".parse().unwrap();
-    let norm = golden.find("layers.0.attn_norm".parse().unwrap(), 0).unwrap();
-    let x: Vec<f64> = golden.read(norm).unwrap().values().to_f64();
     let weight = model.weights.view(model.plan.step(q).unwrap().weights[0]).unwrap();
     let &[out, width] = weight.shape() else { panic!("a matrix") };
-    let bytes: Vec<f64> = weight.rows::<f32>(0..out).iter().map(|&w| f64::from(w)).collect();
-    let row = |x: &[f64]| (0..out).map(|o| (0..width).map(|i| x[i] * bytes[i * out + o]).sum::<f64>() as f32).collect();
-    let wrong: Vec<f32> = x.chunks(width).flat_map(|x| -> Vec<f32> { row(x) }).collect();
-    let folder = tempfile::tempdir().unwrap();
-    let recorder = Recorder::create(folder.path().join("d")).unwrap();
-    recorder.describe(|meta| *meta = Meta { taps: None, decode_tokens: None, ..golden.meta().clone() });
-    let x: Vec<f32> = x.iter().map(|&x| x as f32).collect();
-    recorder.record(norm.tap, &norm.shape, &x).unwrap();
-    recorder.record(q, &golden.find(q, 0).unwrap().shape, &wrong).unwrap();
-    recorder.finish().unwrap();
-    let dump = Dump::open(folder.path().join("d")).unwrap();
-    let options = Options::declared(&dump, precision(&dump)).unwrap();
-    let found = model::explain(&model, &dump, &options, &Effort::default(), &|_, _, _| {}).unwrap();
+    let bytes = weight.rows::<f32>(0..out).into_raw_vec_and_offset().0;
+    let product = |x: &[f32]| (0..out).map(|o| (0..width).map(|i| x[i] * bytes[i * out + o]).sum()).collect();
+    let change = |dump: &Dump, tap: Tap, step: u32, x: Vec<f32>| match tap.site {
+        _ if step > 0 || tap.layer != Some(0) => None,
+        Site::AttnNorm => Some(x),
+        Site::Q => {
+            let normed = values(dump, Tap::layer(0, Site::AttnNorm), 0);
+            Some(normed.chunks(width).flat_map(|x| -> Vec<f32> { product(x) }).collect())
+        }
+        _ => None,
+    };
+    let found = again("qwen2", "golden/qwen2-torch.npz", |_| {}, &change, &|_, shape| shape.to_vec());
     assert_eq!(causes(&found), BTreeSet::from(["bias-omitted", "weight-transposed"]));
+}
+
+/// One row has one factor, which any free number fits: a norm by the mean of |x| is no factor of the logits.
+#[test]
+fn the_factor_of_one_row_proves_no_number() {
+    let one_token = |meta: &mut Meta| {
+        meta.tokens = meta.tokens.take().map(|ids| ids[..1].to_vec());
+        meta.decode_tokens = None;
+    };
+    let change = |dump: &Dump, tap: Tap, step: u32, _: Vec<f32>| {
+        let width = dump.find(tap, step)?.shape.last().copied()?;
+        let is_it = tap.site == Site::Logits && step == 0;
+        is_it.then(|| values(dump, tap, 0)[..width].iter().map(|x| 1.256_255_4 * x).collect())
+    };
+    let of_one = |tap: Tap, shape: &[usize]| match tap.site {
+        Site::Logits => vec![1, shape[1]],
+        _ => shape.to_vec(),
+    };
+    let found = again("qwen2", "golden/qwen2-torch.npz", one_token, &change, &of_one);
+    assert!(!found.findings.is_empty());
+    assert_eq!(causes(&found), BTreeSet::new());
+}
+
+/// gate and up as gpt-oss has them: one mistake, and not two that come to the same below its limit.
+#[test]
+fn the_gate_of_gpt_oss_is_one_mistake() {
+    let change = |dump: &Dump, tap: Tap, step: u32, x: Vec<f32>| {
+        let of = |site| values(dump, Tap { site, ..tap }, step);
+        match tap.site {
+            _ if tap.layer != Some(0) || step > 0 => None,
+            Site::FfnGate | Site::FfnUp => Some(x),
+            Site::FfnAct => {
+                let product = |(gate, up): (f32, f32)| gate / (1.0 + (-1.702 * gate).exp()) * (up + 1.0);
+                Some(of(Site::FfnGate).into_iter().zip(of(Site::FfnUp)).map(product).collect())
+            }
+            _ => None,
+        }
+    };
+    let found = again("llama", "golden/llama-torch", |_| {}, &change, &|_, shape| shape.to_vec());
+    let [finding] = &found.findings[..] else { panic!("{:?}", found.findings) };
+    let cause = finding.cause.as_ref().unwrap();
+    assert_eq!((cause.id, &cause.params[0].1), ("activation-clamp", &serde_json::json!("gpt-oss")));
 }

@@ -5,7 +5,7 @@ use ndarray::ArrayD;
 use serde_json::json;
 
 use super::{Form, Function, computed, function, function_with, kept, plus, times, with_number};
-use crate::mistakes::feed_forward::{ACTIVATION, ACTIVATION_CLAMP, GATE_PRODUCT, GATE_UP_SWAPPED};
+use crate::mistakes::feed_forward::{ACTIVATION, ACTIVATION_CLAMP, GATE_PRODUCT, GATE_UP_SWAPPED, LIMIT};
 use crate::program::context::Context;
 
 /// Activations that models have.
@@ -132,6 +132,12 @@ fn of_limit(context: &Context<'_>, op: usize) -> Vec<Form> {
     vec![omitted, Form::any(&ACTIVATION_CLAMP, "limit", 1.0, At::Op(op), clamped)]
 }
 
+/// gpt-oss: gate and up are clamped, the gate has an activation of its own, and 1 is added to what it lets through.
+fn as_gpt_oss(x: &[ArrayD<f64>]) -> Option<ArrayD<f64>> {
+    let gate = x[0].mapv(|gate| gate.min(LIMIT)).mapv(|gate| gate / (1.0 + (-1.702 * gate).exp()));
+    times(&gate, &x[1].mapv(|up| up.clamp(-LIMIT, LIMIT) + 1.0))
+}
+
 fn of_gate(context: &Context<'_>, op: usize) -> Vec<Form> {
     let [(_, a), (_, b)] = context.tensors(op)[..] else { return Vec::new() };
     if !context.is_activation(a) || !context.is_activation(b) {
@@ -155,6 +161,7 @@ fn of_gate(context: &Context<'_>, op: usize) -> Vec<Form> {
     let swapped = computed(&[gate, up], move |x| times(&x[0], &acted(&name, &x[1])?));
     vec![
         Form::one(&GATE_UP_SWAPPED, vec![], op, swapped),
+        Form::one(&ACTIVATION_CLAMP, vec![("kind", json!("gpt-oss"))], op, computed(&[gate, up], as_gpt_oss)),
         Form::one(
             &ACTIVATION_CLAMP,
             vec![("kind", json!("up-plus-one"))],
