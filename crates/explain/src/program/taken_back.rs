@@ -145,8 +145,10 @@ impl<'t, 'b> Trial<'t, 'b> {
     fn beside_the_mask(&mut self, tap: usize) -> Option<Replayed> {
         let (own, before) = self.held.get(tap).map(array).zip(self.replayed.get(&tap).copied())?;
         let site = self.held.place(tap).tap.last_site();
-        let (exact, right) =
-            self.values(&self.slice(tap, &BTreeSet::new()), own.shape()).filter(|_| site == Site::Scores)?;
+        if site != Site::Scores || own.iter().any(|x| x.is_nan()) {
+            return None;
+        }
+        let (exact, right) = self.values(&self.slice(tap, &BTreeSet::new()), own.shape())?;
         let own = ndarray::Zip::from(&own).and(&right).map_collect(
             |&own, &due| {
                 if both_count(site, due, due) { own } else { due }

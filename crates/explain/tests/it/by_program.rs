@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use firstdiff_compare::Status;
 use firstdiff_explain::explain::{Effort, Explanation, Match, Options, explain};
 use firstdiff_explain::model;
 use firstdiff_model::{Model, ModelError, Profile, Prompt, TapValues, load, run};
@@ -191,4 +192,28 @@ fn the_gate_of_gpt_oss_is_one_mistake() {
     let [finding] = &found.findings[..] else { panic!("{:?}", found.findings) };
     let cause = finding.cause.as_ref().unwrap();
     assert_eq!((cause.id, &cause.params[0].1), ("activation-clamp", &serde_json::json!("gpt-oss")));
+}
+
+/// Scores that were recorded before they were masked are right where the probabilities are; a NaN among them never is.
+#[test]
+fn scores_recorded_before_the_mask_are_right() {
+    let recorded = |hole: bool| {
+        let change = move |dump: &Dump, tap: Tap, step: u32, x: Vec<f32>| match tap.site {
+            _ if tap.layer != Some(0) || step > 0 => None,
+            Site::Scores => {
+                let mut open: Vec<f32> =
+                    values(dump, Tap { site: Site::Qk, ..tap }, 0).iter().map(|x| x * 0.25).collect();
+                let hidden = x.iter().position(|x| !x.is_finite()).expect("a masked key");
+                open[hidden] = if hole { f32::NAN } else { open[hidden] };
+                Some(open)
+            }
+            Site::Qk | Site::Probs => Some(x),
+            _ => None,
+        };
+        again("llama", "golden/llama-torch", |_| {}, &change, &|_, shape| shape.to_vec())
+    };
+    let right = recorded(false);
+    assert!(right.findings.is_empty() && right.replay.taps.iter().all(|t| t.report.status != Status::Diverged));
+    assert!(right.replay.warnings.iter().any(|note| note.contains("before they were masked")));
+    assert!(recorded(true).replay.taps.iter().any(|t| t.report.status == Status::Diverged));
 }
