@@ -10,18 +10,25 @@ use crate::mistakes::{Mistake, Params, Values};
 use crate::replay::right::distance;
 use crate::tolerance::search::{COMPUTED_AGAIN, ENOUGH_ROWS};
 
-/// What the numbers of a tap carry for a claim, each moved by rounding by this share of itself. Nothing where the shapes differ.
-pub(crate) fn evidence(site: Site, [own, right, claimed]: [&ArrayD<f64>; 3], unit: f64) -> Evidence {
+/// What the numbers of a tap carry for a claim, each moved by rounding by this share of itself. Nothing where the shapes differ. Of a claim that shows one number
+/// a row, what its rows carry.
+pub(crate) fn evidence(
+    site: Site,
+    [own, right, claimed]: [&ArrayD<f64>; 3],
+    unit: f64,
+    shows_one_number_a_row: bool,
+) -> Evidence {
     if own.shape() != right.shape() || own.shape() != claimed.shape() {
         return Evidence::default();
     }
     let shown = |x: &f64| if is_masked(site, *x) { f64::NEG_INFINITY } else { *x };
     let numbers = own.iter().zip(right).zip(claimed);
-    Evidence::of(numbers.map(|((own, right), claimed)| [shown(own), shown(right), shown(claimed)]), unit)
+    let carried = Evidence::of(numbers.map(|((own, right), claimed)| [shown(own), shown(right), shown(claimed)]), unit);
+    if shows_one_number_a_row { carried.at_most(rows_off(site, own, right, unit), unit) } else { carried }
 }
 
-/// How many rows are off of which no two are the same: that many numbers of any value are shown by them, where a mistake shows one number a row.
-pub(crate) fn rows_off(site: Site, own: &ArrayD<f64>, right: &ArrayD<f64>, unit: f64) -> usize {
+/// How many rows are off of which no two are the same: that many numbers of any value are shown by them.
+fn rows_off(site: Site, own: &ArrayD<f64>, right: &ArrayD<f64>, unit: f64) -> usize {
     let axis = Axis(site.position_axis().min(own.ndim().saturating_sub(1)));
     let is_same = |a: &ArrayViewD<'_, f64>, b: &ArrayViewD<'_, f64>| {
         distance(site, &a.to_owned(), &b.to_owned()) <= (COMPUTED_AGAIN * unit).powi(2)

@@ -1,5 +1,6 @@
 //! Evaluates one slice of a program: the operations between a tap and the nearest earlier taps with known values.
 
+use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::Arc;
@@ -104,9 +105,11 @@ impl fmt::Debug for Edit {
 impl Edit {
     /// Whether both can be made: in two places, or of other operands of one operation.
     pub fn is_beside(&self, other: &Edit, program: &Program) -> bool {
-        let At::Op(op) = self.at else { return self.at != other.at };
-        let [own, others] = [self, other].map(|edit| edit.change.operands(&program.ops[op]));
-        self.at != other.at || own.zip(others).is_some_and(|(own, others)| own.is_disjoint(&others))
+        if self.at != other.at {
+            return true;
+        }
+        let operands = |edit: &Edit| edit.change.operands(&program.ops[edit.at.op()?]);
+        operands(self).zip(operands(other)).is_some_and(|(own, others)| own.is_disjoint(&others))
     }
 }
 
@@ -127,12 +130,12 @@ impl Change {
 }
 
 /// An operation with some of its operands replaced by each of several changes that do nothing else.
-fn with_operands(op: &Operation, changes: &[&Change]) -> Operation {
-    let mut record = op.clone();
+fn with_operands<'o>(op: &'o Operation, changes: &[&Change]) -> Cow<'o, Operation> {
+    let mut record = Cow::Borrowed(op);
     for change in changes {
         if let Change::Operation(other) = change {
             let places = change.operands(op).into_iter().flatten();
-            places.for_each(|place| record.operands[place] = other.operands[place].clone());
+            places.for_each(|place| record.to_mut().operands[place] = other.operands[place].clone());
         }
     }
     record

@@ -6,7 +6,7 @@ use firstdiff_trace::{Site, Tap};
 use ndarray::ArrayD;
 
 use crate::mistakes::filled_as_shown;
-use crate::replay::{Done, Replayed, Run};
+use crate::replay::{Done, Replayed, Run, UNMASKED};
 
 impl Run<'_> {
     /// Takes the blame from scores that are right but for the mask, where the probabilities are those of the masked ones.
@@ -33,9 +33,7 @@ impl Run<'_> {
                 forgiven += 1;
             }
         }
-        let text = "scores were recorded before they were masked, or hold the buffer's own numbers there: read so, and the probabilities are those of \
-             the masked ones";
-        Ok((forgiven > 0).then(|| text.to_owned()))
+        Ok((forgiven > 0).then(|| UNMASKED.to_owned()))
     }
 
     /// Both judged as scores without a mask, or with anything in its place, and probabilities of what they are when masked. Of probabilities that are

@@ -309,6 +309,11 @@ impl<'a> Context<'a> {
         first..=last
     }
 
+    /// Whether an operation is of a norm: its module takes a row's size.
+    pub(crate) fn is_of_norm(&self, op: usize) -> bool {
+        self.call(op).any(|at| matches!(self.base(at), "rsqrt" | "layer_norm" | "rms_norm"))
+    }
+
     /// The name of the weight that a view is of.
     pub(crate) fn weight(&self, view: &View) -> Option<&'a str> {
         self.program.weights().get(&view.buffer).map(String::as_str)

@@ -19,7 +19,7 @@ use crate::explain::{A_MOMENT, Effort, Explanation, Finding, Progress, misrecord
 use crate::mistakes::norm::NORM_OMITTED;
 use crate::mistakes::precision::PRECISION;
 use crate::mistakes::{BeginsLater, StandsBehind, Values};
-use crate::paid::{evidence, rows_off};
+use crate::paid::evidence;
 use crate::program::arithmetic::another;
 use crate::program::context::Context;
 use crate::program::edits::{Priced, edits, kin};
@@ -564,14 +564,9 @@ impl<'a> Search<'a> {
                 let both = self.value(target.slice, &[]).zip(self.value(target.slice, &edits));
                 let is_rounding = tried.forms().any(|form| form.mistake.is_another_arithmetic);
                 let unit = recorded_unit(self.candidate.profile, is_rounding);
-                let site = target.place.tap.last_site();
+                let (site, shows_one) = (target.place.tap.last_site(), self.shows_one_number_a_row(target, &tried));
                 let evidence =
-                    both.map(|(right, claimed)| match evidence(site, [&target.own, &right, &claimed], unit) {
-                        carried if self.shows_one_number_a_row(target, &tried) => {
-                            carried.at_most(rows_off(site, &target.own, &right, unit), unit)
-                        }
-                        carried => carried,
-                    });
+                    both.map(|(right, claimed)| evidence(site, [&target.own, &right, &claimed], unit, shows_one));
                 found.reproduced.push(Reproduced { evidence: evidence.unwrap_or_default(), ..tried });
             } else if is_alone {
                 self.contradicted.insert(name);

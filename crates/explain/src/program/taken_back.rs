@@ -16,7 +16,7 @@ use crate::program::replay::{Replays, between as made_between, taps_of};
 use crate::program::{Candidate, Recording};
 use crate::replay::operation::Operation;
 use crate::replay::right::both_count;
-use crate::replay::{Done, Replayed};
+use crate::replay::{Done, Replayed, UNMASKED};
 
 /// Finds wrong taps whose error is taken back before it reaches anything else, or of which nothing was made, and has what comes behind them computed without
 /// them.
@@ -95,10 +95,6 @@ pub(crate) fn leave_out(
     }
     Ok(())
 }
-
-/// What is said of scores that are right but for what stands where the mask hides keys.
-const UNMASKED: &str = "scores were recorded before they were masked, or hold the buffer's own numbers there: read so, and the probabilities are those of \
-     the masked ones";
 
 /// Whether one tap is made of another, by whatever lies between.
 fn is_made_of(program: &Program, tap: usize, of: usize) -> bool {

@@ -29,6 +29,10 @@ use crate::tolerance::replay::{FEW_ROWS, INPUT_ROOM};
 pub use crate::replay::reason::{InOnePlace, Reason, Unfit, UnfitInput};
 pub use crate::replay::replayed::{Options, Replay, ReplayError, Replayed, Rerouted, Routing, shared_out};
 
+/// What is said of scores that are right but for what stands where the mask hides keys.
+pub(crate) const UNMASKED: &str = "scores were recorded before they were masked, or hold the buffer's own numbers there: read so, and the probabilities are \
+     those of the masked ones";
+
 /// Runs every step of `model` on what `dump` recorded. `progress` is told how many of how many taps are done.
 ///
 /// # Errors

@@ -9,7 +9,7 @@ use firstdiff_trace::{Site, Tap};
 use ndarray::{ArrayD, Axis};
 
 use crate::mistakes::{Edit, StepContext, hidden_cells};
-use crate::paid::{evidence, rows_off};
+use crate::paid::evidence;
 use crate::replay::operation::recorded_unit;
 use crate::replay::outliers::LEAK;
 use crate::replay::recorded::{Recorded, own, row_inputs};
@@ -320,10 +320,7 @@ impl Search<'_, '_> {
             e.mistake.shows_one_number_a_row && e.tunable().is_some() && behind.all(|step| is_product(&step))
         };
         let shows_one = mistakes.iter().any(|mistake| mistake.edits.iter().all(is_one));
-        let evidence = both.map(|(right, claimed)| match evidence(site, [&target.own, &right, &claimed], unit) {
-            carried if shows_one => carried.at_most(rows_off(site, &target.own, &right, unit), unit),
-            carried => carried,
-        });
+        let evidence = both.map(|(right, claimed)| evidence(site, [&target.own, &right, &claimed], unit, shows_one));
         let evidence = evidence.unwrap_or_default();
         Reproduction { residual, alone, evidence, mistakes, in_decoding_alone: false }
     }

@@ -14,7 +14,7 @@ const ACTIVATIONS: [(&str, Function); 13] = [
     ("gelu-erf", |x| function("gelu", x)),
     ("gelu-tanh", gelu_tanh),
     ("relu", |x| Some(x.mapv(|x| x.max(0.0)))),
-    ("gelu-quick", |x| Some(x.mapv(|x| x / (1.0 + (-1.702 * x).exp())))),
+    ("gelu-quick", |x| Some(gelu_quick(x))),
     ("sigmoid", |x| function("sigmoid", x)),
     ("relu-squared", |x| Some(x.mapv(|x| x.max(0.0).powi(2)))),
     ("none", |x| Some(x.clone())),
@@ -27,6 +27,10 @@ const ACTIVATIONS: [(&str, Function); 13] = [
 
 fn gelu_tanh(x: &ArrayD<f64>) -> Option<ArrayD<f64>> {
     function_with("gelu", x, &[("approximate", Scalar::Text("tanh".into()))])
+}
+
+fn gelu_quick(x: &ArrayD<f64>) -> ArrayD<f64> {
+    x.mapv(|x| x / (1.0 + (-1.702 * x).exp()))
 }
 
 pub(super) fn forms(context: &Context<'_>, op: usize) -> Vec<Form> {
@@ -134,7 +138,7 @@ fn of_limit(context: &Context<'_>, op: usize) -> Vec<Form> {
 
 /// gpt-oss: gate and up are clamped, the gate has an activation of its own, and 1 is added to what it lets through.
 fn as_gpt_oss(x: &[ArrayD<f64>]) -> Option<ArrayD<f64>> {
-    let gate = x[0].mapv(|gate| gate.min(LIMIT)).mapv(|gate| gate / (1.0 + (-1.702 * gate).exp()));
+    let gate = gelu_quick(&x[0].mapv(|gate| gate.min(LIMIT)));
     times(&gate, &x[1].mapv(|up| up.clamp(-LIMIT, LIMIT) + 1.0))
 }
 

@@ -213,14 +213,14 @@ fn together(context: &Context<'_>, all: &[Form]) -> Vec<Form> {
     };
     let each = |form| [Some((form, None)), read(form).map(|buffer| (form, Some(buffer)))];
     // A table that rows are looked up in is read by another line than a matrix.
-    let is_looked_up = |form: &Form| {
+    let looks_up = |form: &Form| {
         let op = form.edits.first().and_then(|edit| edit.at.op());
         op.is_some_and(|op| context.base(op) == "embedding")
     };
     for (form, of_one) in all.iter().flat_map(each).flatten() {
         let is_a_number = form.mistake == &NUMBER_DIFFERS;
         let key = match (&form.tune, form.due) {
-            (None, _) if is_looked_up(form) => continue,
+            (None, _) if looks_up(form) => continue,
             (None, _) if form.edits.iter().all(|edit| edit.at.op().is_some()) => form.key(),
             (Some(_), Some(due)) if is_a_number => format!("{} {due}", form.mistake.id),
             (Some(tune), _) if !is_a_number => format!("{} {}", form.key(), tune.right),

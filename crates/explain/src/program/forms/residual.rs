@@ -42,36 +42,32 @@ fn of_sum(context: &Context<'_>, op: usize) -> Vec<Form> {
     // Of a stream and two branches a sum of two is neither.
     let is_of_three = is_partial(context, op) || context.origin(op, stream).is_some_and(|at| is_partial(context, at));
     if is_stream(context, op) && !is_of_three {
+        let sum = |name: &str, change| Form::one(&RESIDUAL_SOURCE, source(name), op, change);
+        let sum_of = |name, a: &View, b: &View| sum(name, computed(&[a, b], |x| plus(&x[0], &x[1])));
         forms.extend([
             Form::one(&RESIDUAL_OMITTED, vec![], op, kept(branch)),
-            Form::one(&RESIDUAL_SOURCE, source("stream"), op, kept(stream)),
-            Form::one(&RESIDUAL_SOURCE, source("2*stream"), op, weighed(2.0, 0.0)),
-            Form::one(&RESIDUAL_SOURCE, source("2*branch"), op, weighed(0.0, 2.0)),
+            sum("stream", kept(stream)),
+            sum("2*stream", weighed(2.0, 0.0)),
+            sum("2*branch", weighed(0.0, 2.0)),
         ]);
-    }
-    // What came into the layer is added, in place of the sum before this one.
-    let before = context.origin(op, stream).filter(|&at| context.base(at) == "add" && is_stream(context, at));
-    let input = before.and_then(|at| {
-        let terms = context.tensors(at).into_iter().filter(|(_, view)| view.shape == stream.shape);
-        terms.map(|(_, view)| view).min_by_key(|view| context.maker(at, view))
-    });
-    if let Some(input) = input.filter(|_| is_stream(context, op) && !is_of_three) {
-        let change = computed(&[input, branch], |x| both(&x[0], &x[1], |x, y| x + y));
-        let form = Form::one(&RESIDUAL_SOURCE, source(BEFORE), op, change);
-        forms.push(Form { kin: Some(reading_kin(&RESIDUAL_SOURCE, BEFORE)), ..form });
-    }
-    if is_stream(context, op) && !is_of_three {
-        let sum = |name: &str, change| Form::one(&RESIDUAL_SOURCE, source(name), op, change);
+        // What the sum before this one adds: what came into the layer, and another branch.
+        let before = context.origin(op, stream).filter(|&at| context.base(at) == "add" && is_stream(context, at));
+        let terms = before.map_or_else(Vec::new, |at| {
+            let terms = context.tensors(at).into_iter().filter(|(_, view)| view.shape == stream.shape);
+            let mut terms: Vec<&View> = terms.map(|(_, view)| view).collect();
+            terms.sort_by_key(|view| context.maker(at, view));
+            terms
+        });
+        let terms = terms.first().zip(terms.last());
+        if let Some((input, _)) = terms {
+            let kin = Some(reading_kin(&RESIDUAL_SOURCE, BEFORE));
+            forms.push(Form { kin, ..sum_of(BEFORE, input, branch) });
+        }
         // The norm was written over what it reads.
         forms.extend(normed(context, op, stream, branch).map(|change| sum("normed + branch", change)));
-        // The branch of the sum before, in place of this one's.
-        let branch_before = before.and_then(|at| {
-            let terms = context.tensors(at).into_iter().filter(|(_, view)| view.shape == branch.shape);
-            terms.map(|(_, view)| view).max_by_key(|view| context.maker(at, view))
-        });
-        if let (Some(other), Some(input)) = (branch_before, input) {
-            forms.push(sum("stream + attn_out", computed(&[stream, other], |x| plus(&x[0], &x[1]))));
-            forms.push(sum("layer input + attn_out", computed(&[input, other], |x| plus(&x[0], &x[1]))));
+        if let Some((input, other)) = terms {
+            forms.push(sum_of("stream + attn_out", stream, other));
+            forms.push(sum_of("layer input + attn_out", input, other));
         }
     }
     let owned = [stream.clone(), branch.clone()];
@@ -89,11 +85,9 @@ fn of_sum(context: &Context<'_>, op: usize) -> Vec<Form> {
 /// A branch, and what the first norm behind the stream makes of it: as recorded, or as it is made on the way.
 fn normed(context: &Context<'_>, op: usize, stream: &View, branch: &View) -> Option<Change> {
     let (taps, made) = (context.program.taps(), context.maker(op, stream)?);
-    let is_norm =
-        |op: usize| context.call(op).any(|at| matches!(context.base(at), "rsqrt" | "layer_norm" | "rms_norm"));
     let is_it = |tap: &usize| {
         let (at, view) = (taps[*tap].op, &taps[*tap].view);
-        made < at && at < op && view.elements() == stream.elements() && is_norm(at)
+        made < at && at < op && view.elements() == stream.elements() && context.is_of_norm(at)
     };
     let tap = (0..taps.len()).find(is_it)?;
     let shape = branch.shape.clone();

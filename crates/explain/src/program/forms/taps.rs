@@ -261,9 +261,7 @@ fn of_layer(context: &Context<'_>, tap: usize) -> Vec<Form> {
 /// A norm behind a sum that norms what came into the layer; the sum itself is read as it is.
 fn normed_instead(context: &Context<'_>, tap: usize, other: usize) -> Option<Form> {
     let taps = context.program.taps();
-    let norms = |&op: &usize| {
-        context.has(op) && context.call(op).any(|at| matches!(context.base(at), "rsqrt" | "layer_norm" | "rms_norm"))
-    };
+    let norms = |&op: &usize| context.has(op) && context.is_of_norm(op);
     let held = context.held.readable(other).cloned();
     let edit = |op: usize| {
         let read = context.tensors(op).into_iter().filter(|(_, view)| view.buffer == taps[tap].view.buffer);
