@@ -2,14 +2,17 @@
 
 use firstdiff_compare::Place;
 use firstdiff_core::softmax;
+use firstdiff_evidence::Evidence;
 use firstdiff_laws::{Axis, Case, Inner, Kind, Law, Operation, OtherWeight, Proof, measured};
 use firstdiff_model::Profile;
 use firstdiff_trace::{Site, Tap};
 use ndarray::{Array2, ArrayD};
 
+use crate::mistakes::{Mistake, Params};
 use crate::other_weights::{Experts, OtherWeights};
+use crate::paid::{evidence, price};
 use crate::replay::Replay;
-use crate::replay::operation::judged_as;
+use crate::replay::operation::{judged_as, recorded_unit};
 use crate::replay::right::compared;
 use crate::tolerance::laws::{AS_LINEAR, LEAST_NOISE, MOST_NOISE, ROUNDED_BF16, ROUNDED_F16};
 
@@ -24,6 +27,8 @@ pub struct Measured {
     pub places: Vec<Place>,
     /// How many axes each input has there, and the output.
     pub(crate) axes: Vec<usize>,
+    /// What the rows there carry for a claim that shows one number a row.
+    pub(crate) of_rows: Evidence,
 }
 
 impl Measured {
@@ -37,6 +42,12 @@ impl Measured {
         self.proof.residual_nmse = self.proof.residual_nmse.max(other.proof.residual_nmse);
         self.proof.before_nmse = self.proof.before_nmse.max(other.proof.before_nmse);
         self.proof.gained += other.proof.gained;
+        self.of_rows = self.of_rows.and(other.of_rows);
+    }
+
+    /// Whether a mistake that this law is, is proved by it: the law may be shown by many numbers of few rows, and the mistake by one number of each.
+    pub(crate) fn proves(&self, mistake: &Mistake, params: &Params) -> bool {
+        !mistake.shows_one_number_a_row || self.of_rows.against(price(mistake, params, 1)).is_paid()
     }
 }
 
@@ -76,8 +87,11 @@ pub(crate) fn law_of(
 ) -> Option<Measured> {
     let places: Vec<Place> = wrong.iter().map(|wrong| wrong.place).collect();
     let axes = wrong.first()?.axes();
+    let unit = recorded_unit(profile, false);
+    let carried = wrong.iter().map(|wrong| evidence(site, [&wrong.own, &wrong.right, &wrong.own], unit, true));
+    let of_rows = carried.fold(Evidence::default(), Evidence::and);
     let (law, proof) = with_case(kind, site, wrong, tokens, profile, apply, weights, measured)??;
-    Some(Measured { law, proof, places, axes })
+    Some(Measured { law, proof, places, axes, of_rows })
 }
 
 /// What a law that was measured in other places leaves in these, the worst NMSE; `None` where it does not give them.

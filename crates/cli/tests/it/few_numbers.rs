@@ -193,10 +193,21 @@ fn a_row_of_logits_carries_what_is_made_in_the_layers() {
 
 #[test]
 fn a_cause_that_its_numbers_pay_for_is_proved() {
-    let scaled: Vec<f32> = logits()[450..].iter().map(|x| 1.3 * x).collect();
-    let report = explained(50, &scaled, SOME);
+    let capped: Vec<f32> = logits()[450..].iter().map(|x| 3.0 * (x / 3.0).tanh()).collect();
+    let report = explained(50, &capped, SOME);
     let [finding] = &report["findings"].as_array().expect("findings")[..] else { panic!("{report:#}") };
-    assert_eq!(finding["match"], "reproduced", "{finding:#}");
+    assert_eq!((&finding["match"], &finding["cause"]), (&json!("reproduced"), &json!("logit-softcap")), "{finding:#}");
+}
+
+/// A factor is one number of the row, however many logits it has: a norm of another width leaves such a row as well.
+#[test]
+fn a_factor_of_one_row_proves_no_cause() {
+    let scaled: Vec<f32> = logits()[450..].iter().map(|x| 1.3 * x).collect();
+    for only in [SOME, "embed-scale,logit-softcap,logit-scale", "logit-scale"] {
+        let report = explained(50, &scaled, only);
+        let [finding] = &report["findings"].as_array().expect("findings")[..] else { panic!("{report:#}") };
+        assert_ne!(finding["match"], "reproduced", "{finding:#}");
+    }
 }
 
 #[test]

@@ -287,7 +287,8 @@ impl Finding {
         let site = self.shown_at.first().map(|place| place.tap.last_site());
         // What was taken back for a reason is no cause by another way either.
         let name = site.filter(|_| self.note.is_none()).and_then(|site| named(&found.law, site));
-        if let Some((mistake, params)) = name.filter(|(mistake, _)| effort.tries(mistake)) {
+        let is_proved = |(mistake, params): &(&Mistake, Params)| effort.tries(mistake) && found.proves(mistake, params);
+        if let Some((mistake, params)) = name.filter(is_proved) {
             let (residual_nmse, base_nmse) = (found.proof.residual_nmse, found.proof.before_nmse);
             self.matched = Match::Reproduced;
             self.cause = Some(Cause { id: mistake.id, params });
