@@ -79,18 +79,18 @@ pub(crate) type Apply<'a> = &'a dyn Fn(usize, &[ArrayD<f64>]) -> Option<ArrayD<f
 pub(crate) fn law_of(
     kind: Kind,
     site: Site,
-    wrong: Vec<Wrong>,
+    mut wrong: Vec<Wrong>,
     tokens: Option<Vec<u32>>,
     profile: Profile,
     apply: Apply<'_>,
     weights: Option<&OtherWeights<'_>>,
 ) -> Option<Measured> {
-    let places: Vec<Place> = wrong.iter().map(|wrong| wrong.place).collect();
     let axes = wrong.first()?.axes();
+    let (law, proof) = with_case(kind, site, &mut wrong, tokens, profile, apply, weights, measured)??;
     let unit = recorded_unit(profile, false);
     let carried = wrong.iter().map(|wrong| evidence(site, [&wrong.own, &wrong.right, &wrong.own], unit, true));
     let of_rows = carried.fold(Evidence::default(), Evidence::and);
-    let (law, proof) = with_case(kind, site, wrong, tokens, profile, apply, weights, measured)??;
+    let places = wrong.iter().map(|wrong| wrong.place).collect();
     Some(Measured { law, proof, places, axes, of_rows })
 }
 
@@ -99,11 +99,11 @@ pub(crate) fn left_by(
     law: &Law,
     kind: Kind,
     site: Site,
-    wrong: Vec<Wrong>,
+    mut wrong: Vec<Wrong>,
     profile: Profile,
     apply: Apply<'_>,
 ) -> Option<f64> {
-    with_case(kind, site, wrong, None, profile, apply, None, |case| firstdiff_laws::holds(law, case))?
+    with_case(kind, site, &mut wrong, None, profile, apply, None, |case| firstdiff_laws::holds(law, case))?
 }
 
 /// Carries out something on the case of an operation that is wrong in these places.
@@ -111,7 +111,7 @@ pub(crate) fn left_by(
 fn with_case<R>(
     kind: Kind,
     site: Site,
-    mut wrong: Vec<Wrong>,
+    wrong: &mut [Wrong],
     tokens: Option<Vec<u32>>,
     profile: Profile,
     apply: Apply<'_>,
@@ -134,7 +134,7 @@ fn with_case<R>(
     wrong.iter_mut().for_each(|wrong| wrong.allowed = wrong.allowed.max(floor));
     let is_scores = site == Site::Scores;
     let shape = shape_of(kind, &wrong[0]);
-    let asked = Asked { site, wrong: &wrong, shape: shape.clone(), profile, apply, weights, is_scores };
+    let asked = Asked { site, wrong, shape: shape.clone(), profile, apply, weights, is_scores };
     let made = |wrong: &Wrong| firstdiff_laws::Place {
         layer: wrong.place.tap.layer.map(|layer| layer as usize),
         inputs: wrong.inputs.clone(),
