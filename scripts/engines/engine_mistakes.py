@@ -264,10 +264,13 @@ def _(e, right, value, l, tap):
 def _(e, right, value, l, tap, x, cos, sin):
     return right(l, tap, x, cos, -sin)
 
-@mistake("rope-position", "positions", "q_rope", "shifted: every position one too high; decode-zero: decoded tokens at position 0",
-         values=("shifted", "decode-zero"), step={"decode-zero": 1})
+@mistake("rope-position", "positions", "q_rope",
+         "shifted: every position one too high; decode-zero: decoded tokens at position 0; decode-ahead: decoded tokens one too far; "
+         "decode-stuck: all decoded tokens at the first one's position",
+         values=("shifted", "decode-zero", "decode-ahead", "decode-stuck"), step={"decode-zero": 1, "decode-ahead": 1, "decode-stuck": 2})
 def _(e, right, value, l, tap, count):
-    return right(l, tap, count) + 1 if value == "shifted" else right(l, tap, count) * (e.step == 0)
+    by = {"shifted": 1, "decode-zero": -e.start, "decode-ahead": 1, "decode-stuck": 1 - e.step}[value]
+    return right(l, tap, count) + (by if value == "shifted" or e.step > 0 else 0)
 
 @mistake("rope-omitted", "rotate", "q_rope k_rope", "not rotated")
 def _(e, right, value, l, tap, x, cos, sin):

@@ -92,6 +92,10 @@ FAULTS = [line.split() for line in """
     minimind   residual-scale                         -    out
     minimind   layer-skipped                          1    ffn
     minimind   head-untied                            -    streams
+    llama      rope-position=decode-stuck             -    streams  decode
+    llama      rope-omitted                           1    logits
+    qwen3      rope-position=decode-ahead             -    streams  decode
+    qwen3      kv-cache-stale                         -    streams  decode
 """.strip().splitlines()]
 
 SECTIONS = {

@@ -9,7 +9,8 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 use firstdiff_compare::Status;
-use firstdiff_explain::explain::{Cause, Effort, Explanation, Finding, Match, Options, explain};
+use firstdiff_explain::explain::{Cause, Effort, Explanation, Finding, Match, Options};
+use firstdiff_explain::model::explain;
 use firstdiff_model::{Profile, load};
 use firstdiff_trace::Dump;
 use rayon::prelude::*;

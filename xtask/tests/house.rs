@@ -176,13 +176,9 @@ fn no_folder_imports_in_a_circle() {
 }
 
 /// The crates that judge, with constants that are not tolerances: of a number format, of a method, of a known engine.
-const NO_TOLERANCES: [&str; 7] = [
+const NO_TOLERANCES: [&str; 5] = [
     // Above this size an f64 has no fractional part.
     "explain/src/mistakes/rounding.rs: const WHOLE",
-    // Steps of an 8-bit block.
-    "explain/src/search/rounding_spread.rs: const STEPS",
-    // Distance between two positions of a scan.
-    "explain/src/mistakes/mod.rs: const STEP",
     // The golden section.
     "explain/src/minimum.rs: const GOLDEN",
     // PyTorch's default.

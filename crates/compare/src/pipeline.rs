@@ -14,9 +14,10 @@
 //! [`TapJudgement`]: crate::taps::context::TapJudgement
 //! [`Attributed`]: crate::rules::Attributed
 
-use firstdiff_trace::{Dump, DumpError};
+use firstdiff_trace::{Dump, DumpError, QkRows, Values};
 
 use crate::graph::{Graph, Place};
+use crate::layout::candidates::LayoutCandidates;
 use crate::layout::types::Layout;
 use crate::report::detail::TapDetail;
 use crate::report::{Report, TapReport};
@@ -96,6 +97,27 @@ impl<'a> InReferenceOrder<'a> {
         self.run.with_pair(place, layout, |pair, _| (0..pair.len()).map(|i| pair.candidate(i)).collect())
     }
 
+    /// Passes on the layouts in which the candidate's values of a place may stand, beside other values than the reference's, as many and in its order; `None`
+    /// where they are not as many, or not both sides have the tap.
+    ///
+    /// # Errors
+    /// When a file cannot be read.
+    pub fn beside<X>(
+        &self,
+        place: Place,
+        due: &[f64],
+        then: impl FnOnce(&LayoutCandidates<'_>) -> X,
+    ) -> Result<Option<X>, DumpError> {
+        let (Some(left), Some(right)) = self.run.both(place) else { return Ok(None) };
+        let is_whole = left.rows.is_none() && right.rows.is_none();
+        if !is_whole || left.shape.iter().product::<usize>() != due.len() {
+            return Ok(None);
+        }
+        let (due, candidate) = (Values::F64(due.into()), self.run.candidate.read(&right)?);
+        let candidate = candidate.values();
+        Ok(Some(then(self.run.tap_judge(&left, &due, &right, &candidate).sides())))
+    }
+
     /// What is wrong in the candidate's tap beyond the reference's part.
     ///
     /// # Errors
@@ -111,6 +133,19 @@ impl InReferenceOrder<'_> {
     pub fn is_of_one_dump(&self) -> bool {
         let whole = |dump: &Dump| dump.path().canonicalize().ok();
         whole(self.run.reference).is_some_and(|path| Some(path) == whole(self.run.candidate))
+    }
+
+    /// The RoPE order of the rows of Q and K that the candidate may have as well as the reference's: the other one, where it declares none.
+    pub fn other_rows(&self) -> Option<QkRows> {
+        let [ours, theirs] = [self.run.reference, self.run.candidate].map(|dump| dump.meta().qk_rows);
+        ours.filter(|_| theirs.is_none()).map(QkRows::other)
+    }
+
+    /// Whether a tap may stand in a layout by the orders of the rows of Q and K that both sides declare.
+    pub fn permits(&self, place: Place, layout: &Layout) -> bool {
+        let [ours, theirs] = [self.run.reference, self.run.candidate].map(|dump| dump.meta().qk_rows);
+        let is_open = ours.is_none() || theirs.is_none() || !place.tap.last_site().has_rope_rows();
+        is_open || layout.rows() == self.run.declared()
     }
 
     /// The reference's values of a tap; `None` where it was not recorded whole.

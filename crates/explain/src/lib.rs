@@ -1,13 +1,14 @@
 //! What is wrong, and where does it come from? Each operation of a recorded run judged by itself ([`replay`](mod@replay)), and weights
 //! against weights ([`weights`]).
 //!
-//! [`replay`](mod@replay) runs every step of a model's Plan on the candidate's own recorded inputs: an error upstream cannot hide one here, so one
-//! run names every wrong operation. [`weights`] lays the tensors of two files against each other, in whatever format they are.
+//! [`model`] and [`program`] carry out every operation of a model, or of a program that a reference recorded, on the candidate's own recorded inputs: an error
+//! upstream cannot hide one here, so one run names every wrong operation. [`weights`] lays the tensors of two files against each other, in whatever format they are.
 //!
 //! [`explain`](mod@explain) then makes the mistakes of the [catalogue](mistakes::catalogue), until the candidate's own numbers come out:
 //!
 //! ```
-//! use firstdiff_explain::explain::{Effort, Options, explain};
+//! use firstdiff_explain::explain::{Effort, Options};
+//! use firstdiff_explain::model::explain;
 //! use firstdiff_model::{Profile, load};
 //! use firstdiff_trace::Dump;
 //!
@@ -24,7 +25,6 @@
 
 pub mod explain;
 mod laws;
-mod layouts;
 mod minimum;
 pub mod mistakes;
 pub mod model;
@@ -32,13 +32,12 @@ mod other_weights;
 mod paid;
 pub mod program;
 pub mod replay;
-mod search;
 mod tolerance;
 pub mod weights;
 
+pub use explain::misrecorded::taken_back;
 pub use explain::misrecorded::words as misrecorded;
 pub use explain::quantised::OtherArithmetic;
-pub use explain::taken_back::words as taken_back;
 pub use laws::Measured;
 pub use mistakes::rounding::Rounding;
 pub use replay::residual::Fit;

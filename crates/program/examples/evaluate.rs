@@ -10,7 +10,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use firstdiff_program::{Arithmetic, Evaluator, ModelFolder, Program, Tensor, Values};
-use firstdiff_trace::{Dump, Tap};
+use firstdiff_trace::{Cache, Dump, Tap};
 
 /// Σ (x - y)² / Σ y².
 fn nmse(x: &[f64], y: &[f64]) -> f64 {
@@ -48,7 +48,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let (arithmetic, other) = match rest.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         [] => (Arithmetic::F64, None),
         ["f32"] => (Arithmetic::F32, None),
-        ["ggml"] => (Arithmetic::Ggml, None),
+        ["ggml"] => (Arithmetic::Ggml { cache: Cache::F32 }, None),
         ["as", other] => (Arithmetic::F64, Some(other)),
         _ => return Err(format!("{rest:?} is no arithmetic (f32, ggml) and no other dump (as OTHER)").into()),
     };

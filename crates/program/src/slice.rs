@@ -1,7 +1,8 @@
 //! Evaluates one slice of a program: the operations between a tap and the nearest earlier taps with known values.
 
 use std::borrow::Cow;
-use std::collections::{HashMap, HashSet};
+use std::cell::RefCell;
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::fmt;
 use std::sync::Arc;
 
@@ -11,9 +12,11 @@ use crate::kernels::{self, Arg, Call, base_and_overload};
 use crate::program::check;
 use crate::program::{Operation, Program};
 use crate::value::arithmetic::Arithmetic;
+use crate::value::dtype::DType;
 use crate::value::error::{EvaluateError, KernelError};
+use crate::value::operand::Operand;
 use crate::value::scalar::Scalar;
-use crate::value::tensor::Tensor;
+use crate::value::tensor::{Tensor, Values};
 use crate::value::view::{View, each_number};
 use crate::weights::Weights;
 use crate::workspace::{Workspace, call, kernel};
@@ -31,6 +34,35 @@ pub struct Baseline<'a> {
     values: Workspace<'a>,
     /// The buffers that several events write.
     rewritten: HashSet<usize>,
+    /// What replaces operands, where that is made of weights alone.
+    made: RefCell<Made>,
+}
+
+/// So many numbers that replace operands are kept.
+const KEPT_NUMBERS: usize = 1 << 23;
+
+/// Values that functions of weights gave, the oldest first: of each the function, the view that its result is read as, and how many numbers all have.
+#[derive(Default)]
+struct Made {
+    kept: VecDeque<(Instead, Option<View>, Arc<Tensor<'static>>)>,
+    numbers: usize,
+}
+
+impl Made {
+    fn get(&self, value: &Instead, read_as: Option<&View>) -> Option<Arc<Tensor<'static>>> {
+        let is_it = |(own, view, _): &&(Instead, Option<View>, _)| Arc::ptr_eq(own, value) && view.as_ref() == read_as;
+        self.kept.iter().find(is_it).map(|(.., tensor)| Arc::clone(tensor))
+    }
+
+    fn keep(&mut self, value: &Instead, read_as: Option<&View>, tensor: &Arc<Tensor<'static>>) {
+        self.numbers += tensor.len();
+        self.kept.push_back((Arc::clone(value), read_as.cloned(), Arc::clone(tensor)));
+        while self.numbers > KEPT_NUMBERS
+            && let Some((.., oldest)) = self.kept.pop_front()
+        {
+            self.numbers -= oldest.len();
+        }
+    }
 }
 
 impl fmt::Debug for Baseline<'_> {
@@ -103,13 +135,19 @@ impl fmt::Debug for Edit {
 }
 
 impl Edit {
-    /// Whether both can be made: in two places, or of other operands of one operation.
+    /// Whether both can be made: in two places, of other operands of one operation, or where one gives a tensor other values and the other reads it
+    /// otherwise.
     pub fn is_beside(&self, other: &Edit, program: &Program) -> bool {
         if self.at != other.at {
             return true;
         }
-        let operands = |edit: &Edit| edit.change.operands(&program.ops[edit.at.op()?]);
-        operands(self).zip(operands(other)).is_some_and(|(own, others)| own.is_disjoint(&others))
+        let Some(op) = self.at.op().map(|op| &program.ops[op]) else { return false };
+        let operands = |edit: &Edit| edit.change.operands(op);
+        let reads_the_other = |place: &usize| {
+            let one_of_other = |one: &Edit, other: &Edit| one.change.gives(*place) && other.change.rereads(op, *place);
+            one_of_other(self, other) || one_of_other(other, self)
+        };
+        operands(self).zip(operands(other)).is_some_and(|(own, others)| own.intersection(&others).all(reads_the_other))
     }
 }
 
@@ -127,6 +165,52 @@ impl Change {
             Change::Values(..) => None,
         }
     }
+
+    /// Whether it gives an operand that is one tensor other values.
+    fn gives(&self, place: usize) -> bool {
+        matches!(self, Change::Operands(others) if others.iter().any(|other| other.place == (place, None)))
+    }
+
+    /// Whether it reads an operand that is one whole tensor in another order.
+    fn rereads(&self, op: &Operation, place: usize) -> bool {
+        let Change::Operation(other) = self else { return false };
+        match (&op.operands[place], &other.operands[place]) {
+            (Operand::View(own), Operand::View(other)) => {
+                own.buffer == other.buffer && own.is_contiguous() && own.elements() == other.elements()
+            }
+            _ => false,
+        }
+    }
+}
+
+/// The view that an operand is, and the one that a changed operation has in its place, where they are not the same.
+fn operand_views<'o>(
+    (place, item): (usize, Option<usize>),
+    op: &'o Operation,
+    other: &'o Operation,
+) -> Option<(&'o View, &'o View)> {
+    match (item, op.operands.get(place)?, other.operands.get(place)?) {
+        (None, Operand::View(own), Operand::View(other)) => (own != other).then_some((own, other)),
+        _ => None,
+    }
+}
+
+/// The values of a view, read as another view of its buffer reads them.
+fn reread(value: Tensor<'static>, own: &View, other: &View) -> Option<Tensor<'static>> {
+    let all = value.to_floats();
+    let mut at = vec![0; other.shape.len()];
+    let mut read = Vec::with_capacity(other.elements());
+    for _ in 0..other.elements() {
+        let place: usize = at.iter().zip(&other.strides).map(|(at, stride)| at * stride).sum();
+        read.push(*all.get((other.offset + place).checked_sub(own.offset)?)?);
+        for (at, &extent) in at.iter_mut().zip(&other.shape).rev() {
+            *at = (*at + 1) % extent;
+            if *at > 0 {
+                break;
+            }
+        }
+    }
+    Tensor::new(DType::F64, other.shape.clone(), Values::from(read))
 }
 
 /// An operation with some of its operands replaced by each of several changes that do nothing else.
@@ -225,7 +309,7 @@ impl<'a> Slice<'a> {
             rewritten.extend(written.into_iter().filter(|&buffer| !once.insert(buffer)));
         }
         rewritten.iter().for_each(|&buffer| values.begin_as(buffer, &bench.values));
-        Ok(Baseline { values, rewritten })
+        Ok(Baseline { values, rewritten, made: RefCell::default() })
     }
 
     /// The same as [`Slice::evaluate`]: of what no changed operation touches, the values of `baseline`.
@@ -239,7 +323,7 @@ impl<'a> Slice<'a> {
         edits: &[Edit],
     ) -> Result<Tensor<'static>, EvaluateError> {
         let mut values = baseline.values.clone();
-        self.carry_out(&mut values, value, edits, Some(baseline.rewritten.clone()))?;
+        self.carry_out(&mut values, value, edits, Some(baseline))?;
         self.result(values)
     }
 
@@ -249,14 +333,15 @@ impl<'a> Slice<'a> {
         Ok(values.read(view).into_owned())
     }
 
-    /// Carries out the events; where the buffers are given that differ from what `values` hold, only what reads or writes such.
+    /// Carries out the events; beside a baseline, which `values` hold, only what reads or writes buffers that differ from it.
     fn carry_out<'v>(
         &self,
         values: &mut Workspace<'_>,
         value: &dyn Fn(usize) -> Option<Tensor<'v>>,
         edits: &[Edit],
-        mut differ: Option<HashSet<usize>>,
+        baseline: Option<&Baseline<'_>>,
     ) -> Result<(), EvaluateError> {
+        let mut differ = baseline.map(|baseline| baseline.rewritten.clone());
         let changes = |at: At| edits.iter().filter(move |edit| edit.at == at).map(|edit| &edit.change);
         let edited: Vec<usize> = edits.iter().filter_map(|edit| edit.at.tap()).collect();
         for (at, event) in self.events.iter().enumerate() {
@@ -291,13 +376,14 @@ impl<'a> Slice<'a> {
                                 Change::Operands(others) => &others[..],
                                 _ => &[],
                             });
-                            let operand = |other: &OtherOperand| {
-                                let results = applied(values, &other.views, &other.value)?;
-                                let value = results.and_then(|results| results.into_iter().next());
-                                Ok((other.place, value.ok_or(EvaluateError::Edit { op: number })?))
-                            };
-                            let others = others.map(operand).collect::<Result<Vec<_>, EvaluateError>>()?;
                             let record = with_operands(op, all);
+                            let others = others.map(|other| {
+                                let views = operand_views(other.place, op, &record);
+                                let value = self.other_operand(values, other, views, baseline)?;
+                                Ok((other.place, value.ok_or(EvaluateError::Edit { op: number })?))
+                            });
+                            let others = others.collect::<Result<Vec<_>, EvaluateError>>()?;
+                            let others = others.iter().map(|(place, value)| (*place, value.view())).collect();
                             values.execute(number, &record, kernel(&record), others)?;
                         }
                     }
@@ -317,6 +403,35 @@ impl<'a> Slice<'a> {
             }
         }
         Ok(())
+    }
+
+    /// What replaces an operand, read as the second of two views where the operand itself is the first; what is made of weights alone is made once.
+    fn other_operand(
+        &self,
+        values: &mut Workspace<'_>,
+        other: &OtherOperand,
+        read: Option<(&View, &View)>,
+        baseline: Option<&Baseline<'_>>,
+    ) -> Result<Option<Arc<Tensor<'static>>>, EvaluateError> {
+        let is_weight =
+            |buffer: usize| self.program.weights.contains_key(&buffer) && !self.program.flow.is_written(buffer);
+        let is_of_weights = other.views.iter().all(|view| is_weight(view.buffer));
+        let made = baseline.map(|baseline| &baseline.made).filter(|_| is_of_weights);
+        let read_as = read.map(|(_, other)| other);
+        if let Some(kept) = made.and_then(|made| made.borrow().get(&other.value, read_as)) {
+            return Ok(Some(kept));
+        }
+        let results = applied(values, &other.views, &other.value)?;
+        let value = results.and_then(|results| results.into_iter().next());
+        let value = value.and_then(|value| match read {
+            Some((own, other)) => reread(value, own, other),
+            None => Some(value),
+        });
+        let value = value.map(Arc::new);
+        if let Some((made, value)) = made.zip(value.as_ref()) {
+            made.borrow_mut().keep(&other.value, read_as, value);
+        }
+        Ok(value)
     }
 
     /// Whether an event completes the value of a tap. One that is a part of a known tap is complete at the end.

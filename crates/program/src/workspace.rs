@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
-use firstdiff_model::{Storage, ggml_activations};
-use ndarray::Array2;
+use firstdiff_model::{Storage, ggml_activations, keep};
+use firstdiff_trace::Cache;
+use ndarray::{Array2, ArrayD};
 
 use crate::kernels::{self, Arg, Call, Kernel, base_and_overload};
 use crate::memory::Memory;
@@ -22,7 +23,7 @@ use crate::weights::Weights;
 const SAME_FLOAT: f64 = 1e-4;
 
 /// The place of an operand, with that in a list, and its value.
-pub(crate) type Replaced = ((usize, Option<usize>), Tensor<'static>);
+pub(crate) type Replaced<'r> = ((usize, Option<usize>), Tensor<'r>);
 
 /// The values of a program's buffers. A clone shares memory until it is written to.
 #[derive(Clone)]
@@ -53,7 +54,7 @@ impl<'a> Workspace<'a> {
         number: usize,
         op: &Operation,
         kernel: Option<Kernel>,
-        others: Vec<Replaced>,
+        others: Vec<Replaced<'_>>,
     ) -> Result<(), EvaluateError> {
         if let Some(misfit) = self.program.misfits.get(&number) {
             return Err(EvaluateError::Unfollowed { op: number, name: op.name.clone(), misfit: misfit.clone() });
@@ -86,14 +87,24 @@ impl<'a> Workspace<'a> {
         self.store(number, op, results)
     }
 
-    /// Whether an operation rounds its activations as the storage type of its matrix requires.
+    /// Whether an operation rounds its activations: as the storage type of its matrix, or of the K/V cache, requires.
     pub(crate) fn rounds_activations(&self, op: &Operation) -> bool {
-        let is_product = op.base() == "linear" || matches!(op.node.as_deref(), Some("MUL_MAT" | "MUL_MAT_ID"));
-        self.arithmetic == Arithmetic::Ggml && is_product
+        match self.arithmetic {
+            Arithmetic::Ggml { cache } => {
+                op.base() == "linear" || is_of_ggml(op) || cache != Cache::F32 && multiplies_with_cache(op)
+            }
+            _ => false,
+        }
     }
 
-    /// Rounds what ggml's products multiply with a matrix as they do.
+    /// Rounds what ggml's products multiply as they do.
     fn round_activations(&self, op: &Operation, call: &mut Call<'_>) -> Result<(), KernelError> {
+        if let Arithmetic::Ggml { cache } = self.arithmetic
+            && multiplies_with_cache(op)
+        {
+            round_with_cache(op, cache, call);
+            return Ok(());
+        }
         // The matrix is first where the operation is ggml's own.
         let [matrix, x] = if op.name.starts_with("ggml.") { [0, 1] } else { [1, 0] };
         let (Some(Operand::View(matrix)), Some(Arg::Tensor(x))) = (op.operands.get(matrix), call.args.get_mut(x))
@@ -295,4 +306,31 @@ fn scalars_match(recorded: &Scalar, found: &Scalar) -> bool {
 
 fn floats_match(x: f64, y: f64) -> bool {
     x == y || x.is_nan() && y.is_nan() || (x - y).abs() <= SAME_FLOAT * x.abs().max(y.abs())
+}
+
+/// Whether an operation multiplies two activations, as queries with keys and probabilities with values.
+fn multiplies_with_cache(op: &Operation) -> bool {
+    matches!(op.base(), "matmul" | "bmm") && !is_of_ggml(op)
+}
+
+/// Whether ggml itself multiplies, with a matrix or a cache of a known type.
+fn is_of_ggml(op: &Operation) -> bool {
+    matches!(op.node.as_deref(), Some("MUL_MAT" | "MUL_MAT_ID"))
+}
+
+/// Rounds what is multiplied with keys or values, and these, to the type of their cache. Blocks lie along a head: probabilities have none, and keys and values
+/// were rounded where they were kept.
+fn round_with_cache(op: &Operation, cache: Cache, call: &mut Call<'_>) {
+    let is_in_blocks = cache == Cache::Q8_0;
+    // Keys stand with their heads as columns.
+    let are_keys = matches!(op.operands.get(1), Some(Operand::View(keys)) if keys.strides.last() != Some(&1));
+    for place in 0..2 {
+        if let Some(Arg::Tensor(x)) = call.args.get_mut(place)
+            && (!is_in_blocks || are_keys && place == 0)
+            && let Ok(mut rows) = ArrayD::from_shape_vec(x.shape.as_slice(), x.to_floats().into_owned())
+        {
+            keep(cache, &mut rows);
+            *x = Tensor::of(x.shape.clone(), rows.into_raw_vec_and_offset().0);
+        }
+    }
 }

@@ -20,7 +20,7 @@ use firstdiff::baseline::Baseline;
 use firstdiff::{Comparison, Session};
 use firstdiff_compare::InReferenceOrder;
 use firstdiff_explain::explain::Effort;
-use firstdiff_explain::program::{Candidate, Recording, explain};
+use firstdiff_explain::program::{CacheSaidBy, Candidate, Recording, explain};
 use firstdiff_explain::weights::{self, Side};
 use firstdiff_model::{Cache, Profile};
 use firstdiff_program::{Arithmetic, Evaluator, Half, Limits, ModelFolder, Program};
@@ -313,7 +313,9 @@ fn evaluate(folder: &Path) -> bool {
     else {
         return true;
     };
-    for arithmetic in [Arithmetic::F64, Arithmetic::F32, Arithmetic::Half(Half::BF16), Arithmetic::Ggml] {
+    for arithmetic in
+        [Arithmetic::F64, Arithmetic::F32, Arithmetic::Half(Half::BF16), Arithmetic::Ggml { cache: Cache::F16 }]
+    {
         let mut evaluator = Evaluator::new(&program, arithmetic, &weights);
         while let Some(tap) = evaluator.next_tap() {
             let _ = evaluator.value(tap).map(|value| value.map(|value| value.to_floats().len()));
@@ -329,7 +331,7 @@ fn explained(folder: &Path) -> Result<()> {
     let Comparison { session, report, .. } = Session::open(folder, &folder.join("candidate"), None, None)?.run()?;
     let Session { reference, candidate, graph, options, experts, .. } = &session;
     let values = InReferenceOrder::new(reference, candidate, graph, options);
-    let (taps, profile, cache) = (&report.taps[..], Profile::F32, (Cache::F32, true));
+    let (taps, profile, cache) = (&report.taps[..], Profile::F32, (Cache::F32, CacheSaidBy::Nothing));
     let candidate = Candidate {
         dump: candidate,
         recorded: candidate,

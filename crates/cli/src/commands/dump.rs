@@ -102,7 +102,7 @@ pub fn dump(args: &DumpArgs) -> Result<usize> {
 
 pub(crate) fn write_dump(args: &DumpArgs, model: &firstdiff_model::Model, folder: &Path) -> Result<usize> {
     let named = args.profile.unwrap_or(Profile::F32);
-    let profile = crate::session::input::model_profile(named, args.cache);
+    let profile = firstdiff_explain::program::profile(named, args.cache);
     let arithmetic = firstdiff_model::RunPrecision { profile, cache: args.cache };
     let recorder = Recorder::create(folder)?.only(&args.taps);
     recorder.tokens(&args.tokens.iter().map(|&t| i64::from(t)).collect::<Vec<_>>());

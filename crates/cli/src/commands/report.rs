@@ -93,7 +93,6 @@ fn explanation(args: &ReportArgs, model: &Path) -> Result<Explain> {
         tokens: pair.tokens.tokens.as_deref().map(ids).transpose()?,
         decode_tokens: pair.tokens.decode_tokens.as_deref().map(ids).transpose()?,
         rows: pair.rows.clone(),
-        by_program: false,
         reading: pair.reading.clone(),
     };
     let judged = explained(candidate_args, &Effort { seconds: args.seconds, ..Effort::default() })?;

@@ -185,7 +185,7 @@ impl Explained {
         let shown = |t: &&Replayed| finding.shown_at.contains(&t.report.place);
         let first = session.replay.taps.iter().find(shown);
         let reason = first.and_then(|t| t.reason.as_ref());
-        let wrong = first.and_then(|tap| positions(tap, session.input.source.judged(&session.input.dump)));
+        let wrong = first.and_then(|tap| positions(tap, session.input.source.judged()));
         // Where other taps show the fault at other positions, those of the first tap are given as its own.
         let mut others = session.replay.taps.iter().filter(shown);
         let own =
@@ -211,7 +211,7 @@ impl Explained {
             shown_at: names(&finding.shown_at),
             op: finding.op.clone(),
             layers: finding.taps.iter().filter_map(|t| t.layer).collect(),
-            diagnosis: crate::session::diagnosis::diagnosis(&session.input.source, finding),
+            diagnosis: crate::session::diagnosis::diagnosis(finding),
             base_nmse: finding.base_nmse,
             reason: reason.filter(|reason| !reason.is_size_alone()).map(ToString::to_string),
             span: names(&finding.through),

@@ -254,7 +254,7 @@ impl ReplayInputs {
             routing: replay.routing.iter().map(|routing| Routed::new(routing, replay)).collect(),
             counts: Counts::count(&listed.taps),
             taps: replay.taps.iter().map(ReplayedTap::new).collect(),
-            unmapped: input.source.unmapped(&input.dump).to_vec(),
+            unmapped: input.source.unmapped().to_vec(),
             not_checked: lines_not_checked(session, &listed),
             warnings: replay.warnings.clone(),
         }
@@ -290,8 +290,8 @@ impl WrongOperation {
     pub(crate) fn new(session: &ReplaySession, group: &[&Replayed]) -> WrongOperation {
         let one = group[0];
         let nmse = one.report.metrics.and_then(|m| m.nmse());
-        let mut causes = cause::causes_at(&session.findings, one.report.place)
-            .map(|(f, _)| crate::session::diagnosis::diagnosis(&session.input.source, f));
+        let mut causes =
+            cause::causes_at(&session.findings, one.report.place).map(|(f, _)| crate::session::diagnosis::diagnosis(f));
         let mut diagnosis = causes.next().unwrap_or_else(|| Diagnosis::unknown(nmse));
         // Evidence that all taps of a group are only recorded wrongly.
         let misrecorded: Vec<Place> = group.iter().flat_map(|t| t.misrecorded.iter().copied()).collect();
@@ -334,12 +334,12 @@ fn next(session: &ReplaySession) -> Option<String> {
             .arithmetic
             .as_ref()
             .map(cause::beside_another_arithmetic)
-            .or_else(|| other.cause.as_ref().map(|found| cause::fix(&session.input.source, found.id, other)));
+            .or_else(|| other.cause.as_ref().map(|found| cause::fix(found.id, other)));
     };
     let one = group[0];
     let cause = cause::cause_at(&session.findings, one.report.place).filter(|_| one.is_blamed());
     if let Some((finding, found)) = cause {
-        return Some(format!("{}, and replay again", cause::fix(&session.input.source, found.id, finding)));
+        return Some(format!("{}, and replay again", cause::fix(found.id, finding)));
     }
     let place = where_of(group, session);
     if !one.misrecorded.is_empty() {
@@ -370,8 +370,9 @@ fn next(session: &ReplaySession) -> Option<String> {
 /// What was not checked, and why: of the recorded taps, and taps that were not recorded.
 fn lines_not_checked(session: &ReplaySession, listed: &Report) -> Vec<String> {
     let mut lines = not_checked(listed, &session.input.dump.path().to_string_lossy());
-    let coarse = session.replay.taps.iter().filter(|t| session.is_coarse(t.report.place)).count();
-    let absent = session.replay.taps.len() - listed.taps.len() - coarse;
+    let is_coarse = |t: &&Replayed| session.is_coarse(t.report.place);
+    let coarse = session.replay.taps.iter().filter(is_coarse).count();
+    let absent = session.replay.taps.iter().filter(|t| t.is_for(Reason::is_absent) && !is_coarse(t)).count();
     if absent > 0 {
         let were = if absent == 1 { "was" } else { "were" };
         lines.push(format!("{} of the model {were} not recorded", taps_in_words(absent)));

@@ -15,7 +15,6 @@ use crate::progress::Bar;
 use crate::session::diagnosis::diagnosis_with_fix;
 use crate::session::input::ReplayInput;
 use crate::session::source::CandidateArgs;
-use crate::session::source::Source;
 use crate::session::{ByModel, Session, Tools};
 use crate::words::shorten;
 
@@ -30,14 +29,9 @@ pub(crate) fn explain_quickly(given: &ReplayInput, faults: usize) -> anyhow::Res
             bar.step(done, total);
         }
     };
-    let explanation = given.source.explained(&given.dump, &Effort { faults, ..Effort::quick() }, &tell)?;
+    let explanation = given.source.explained(&Effort { faults, ..Effort::quick() }, &tell)?;
     bar.finish();
     Ok(explanation)
-}
-
-/// Replays, and names the causes that are found quickly and that no recorded tap contradicts.
-fn explain_consistently(given: &ReplayInput) -> anyhow::Result<Explanation> {
-    run_search(given, &Effort { weigh: true, ..Effort::quick() })
 }
 
 /// Replays and explains with `effort`, and shows the progress.
@@ -51,7 +45,7 @@ pub(crate) fn run_search(given: &ReplayInput, effort: &Effort) -> anyhow::Result
             bar.update(what, done, Some(total));
         }
     };
-    let explanation = given.source.explained(&given.dump, effort, &tell)?;
+    let explanation = given.source.explained(effort, &tell)?;
     if let Ok(bar) = bar.into_inner() {
         bar.finish();
     }
@@ -92,7 +86,6 @@ fn beside_model(model: &Path, session: &Session, is_same_prompt: bool) -> anyhow
         tokens,
         decode_tokens,
         rows: session.options.rows.clone(),
-        by_program: false,
         reading: session.reading.clone(),
     };
     args.open()
@@ -104,7 +97,7 @@ pub(crate) fn wrong_by_model(model: &Path, session: &Session, taps: &[TapReport]
     let Some(given) = beside_model(model, session, true).ok().filter(|_| session.alignment().is_none()) else {
         return BTreeMap::new();
     };
-    let replayed = given.source.replayed(&given.dump).map(|replay| replay.taps).unwrap_or_default();
+    let replayed = given.source.replayed().map(|replay| replay.taps).unwrap_or_default();
     let agrees = |place: Place| taps.iter().any(|tap| tap.place == place && tap.status.agrees());
     let wrong = replayed.iter().map(|tap| &tap.report).filter(|tap| tap.status == Status::Diverged);
     wrong.filter(|tap| agrees(tap.place)).map(|tap| (tap.place, tap.allowed.unwrap_or(0.0))).collect()
@@ -115,7 +108,7 @@ pub(crate) fn sign_of_error(session: &Session) -> anyhow::Result<Option<String>>
     let by_itself = (Tools::NONE.sign_of_error)(session)?;
     let (None, Some(model)) = (&by_itself, &session.model) else { return Ok(by_itself) };
     let Ok(given) = beside_model(model, session, false) else { return Ok(None) };
-    let replay = given.source.replayed(&given.dump)?;
+    let replay = given.source.replayed()?;
     let wrong = replay.taps.iter().map(|tap| &tap.report).find(|tap| tap.status == Status::Diverged);
     Ok(wrong.map(|tap| format!("{} is not what the model makes of what was recorded before it", tap.place)))
 }
@@ -131,9 +124,9 @@ pub(crate) fn explain_divergence(model: &Path, session: &Session, place: Place, 
         None => place,
     };
     let given = beside_model(model, session, true).ok()?;
-    let explanation = explain_consistently(&given).ok()?;
+    let explanation = run_search(&given, &Effort::quick()).ok()?;
     if let Some((finding, cause)) = cause_at(&explanation.findings, place) {
-        return Some(by_model(finding, fix(&given.source, cause.id, finding)));
+        return Some(by_model(finding, fix(cause.id, finding)));
     }
     let taps = &explanation.replay.taps;
     let judged = taps.iter().find(|t| t.report.place == place)?;
@@ -234,12 +227,11 @@ pub(crate) fn beside_another_arithmetic(other: &OtherArithmetic) -> String {
 }
 
 /// What to change, with the right number.
-pub(crate) fn fix(source: &Source, id: &str, finding: &Finding) -> String {
+pub(crate) fn fix(id: &str, finding: &Finding) -> String {
     if let Some(other) = &finding.arithmetic {
         return beside_another_arithmetic(other);
     }
-    let due = finding.due.clone().or_else(|| source.right_value(id, finding));
-    let due = due.map_or_else(String::new, |value| format!(": {value}"));
+    let due = finding.due.as_ref().map_or_else(String::new, |value| format!(": {value}"));
     let where_it_is = if finding.through.is_empty() { "" } else { "; at which of the places named, is not told" };
     // Other mistakes that give the same numbers are as likely, but are fixed differently: the first few of them.
     let mut known = vec![advice(id)];

@@ -10,12 +10,11 @@ use firstdiff_parity::report::{
 use firstdiff_trace::Site;
 
 use crate::session::cause::{arithmetic_text, beside_another_arithmetic, cause_text, fix, in_words, proof};
-use crate::session::source::Source;
 use crate::words::{by_stack, layers_in_short};
 
 /// What is known about a fault, and what to change.
-pub(crate) fn diagnosis(source: &Source, finding: &Finding) -> Diagnosis {
-    let fix = proved(finding).map(|cause| fix(source, cause.id, finding));
+pub(crate) fn diagnosis(finding: &Finding) -> Diagnosis {
+    let fix = proved(finding).map(|cause| fix(cause.id, finding));
     diagnosis_with_fix(finding, fix)
 }
 

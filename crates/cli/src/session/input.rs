@@ -2,29 +2,21 @@
 
 use std::collections::HashSet;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
-use firstdiff_compare::{Profile as NamedProfile, seen_padding};
+use firstdiff_compare::{Profile as NamedProfile, TokenEdits, seen_padding};
+use firstdiff_explain::model::fed;
+use firstdiff_explain::program::profile;
 use firstdiff_explain::replay::{Options, shared_out};
-use firstdiff_model::{Cache, Format, Model, Profile, Prompt, TapValues};
+use firstdiff_model::{Format, Model, Profile, Prompt, TapValues};
 use firstdiff_trace::{Batch, Dump, Entry, Meta, NamedRows, Rows, Tap, Tensor, Values, tap_names};
 
 use crate::session::arithmetic::{CoarserProfile, ProfileChoice};
 use crate::session::incomplete::Incomplete;
 use crate::session::is_recorded;
 use crate::session::reading::take_sequence;
-use crate::session::source::{CandidateArgs, RecordedProgram, Source, refuse_weights};
-
-/// The model's profile of that name.
-pub(crate) fn model_profile(named: NamedProfile, cache: Cache) -> Profile {
-    match named {
-        NamedProfile::Exact => Profile::Exact,
-        NamedProfile::F32 => Profile::F32,
-        NamedProfile::F16 => Profile::F16,
-        NamedProfile::Bf16 => Profile::Bf16,
-        NamedProfile::Ggml => Profile::Ggml { cache },
-    }
-}
+use crate::session::source::{CandidateArgs, Source, Told, refuse_weights};
 
 /// What a candidate is compared with, and its dump, ready to be judged.
 pub(crate) struct ReplayInput {
@@ -132,7 +124,7 @@ impl CandidateArgs {
         {
             bail!("--rows {row}: the run has {} tokens, the last at position {}", tokens.len(), tokens.len() - 1);
         }
-        let profile = model_profile(named, cache.unwrap_or_default());
+        let profile = profile(named, cache.unwrap_or_default());
         let (mut rows, mut warnings) = (args.rows.clone(), warnings);
         if let Some(tap) = single_row(&dump, &model, tokens.len()).filter(|_| rows.is_none() && tokens_are_known) {
             rows = Some(Rows::Named(NamedRows::Last));
@@ -143,18 +135,41 @@ impl CandidateArgs {
         }
         let options = Options { profile, cache, tokens, tokens_are_known, decode_tokens, rows, padding };
         let partial = args.reading.partial;
-        let source = Source::Plan { model: Box::new(model), options, by_program: args.by_program };
+        let (own, told) = as_fed(&model, &dump, &options)?;
+        let model = Arc::new(model);
+        let may_be_padding = told.as_ref().is_some_and(|(_, edits)| edits.are_in_front());
+        let mut source = Source::of_model(Arc::clone(&model), &dump, &own, told, &args)?;
+        // More ids in front of those that were told may be padding: they are, where no more is wrong then.
+        if may_be_padding
+            && let Ok(padded) = Source::of_model(model, &dump, &options, None, &args)
+            && padded.wrong()? <= source.wrong()?
+        {
+            source = padded;
+        }
         Ok(ReplayInput { path: args.model, source, dump, named, why, coarser_profile, warnings, sequences, partial })
     }
+}
+
+/// As the candidate's own rows of h0 say: with its tokens where nobody told them, and where more or fewer were fed than were told; and how these differ.
+fn as_fed(model: &Model, dump: &Dump, options: &Options) -> Result<(Options, Option<Told>)> {
+    let Some(tokens) = fed(model, dump, options)? else { return Ok((options.clone(), None)) };
+    let as_fed = Options { tokens: tokens.clone(), tokens_are_known: true, ..options.clone() };
+    if !options.tokens_are_known {
+        return Ok((as_fed, None));
+    }
+    let [ours, theirs] = [&options.tokens, &tokens].map(|ids| ids.iter().map(|&id| i64::from(id)).collect::<Vec<_>>());
+    Ok(match TokenEdits::compare_ids(&ours, &theirs) {
+        Some(edits) => (as_fed, Some((options.tokens.clone(), edits))),
+        None => (options.clone(), None),
+    })
 }
 
 /// A candidate with the program that its reference ran.
 fn open_program(args: CandidateArgs) -> Result<ReplayInput> {
     let dump = args.reading.open_beside(args.reading.open(&args.model)?.names_read(), args.candidate()?)?;
-    let (recorded, why, coarser_profile) = RecordedProgram::open(&args)?;
-    let (named, warnings, partial) = (recorded.profile(), recorded.warnings(), args.reading.partial);
-    let sequences = recorded.sequences();
-    let source = Source::Program(Box::new(recorded));
+    let (source, why, coarser_profile) = Source::open(&args)?;
+    let (named, warnings, partial) = (source.profile(), source.warnings(), args.reading.partial);
+    let sequences = source.sequences();
     Ok(ReplayInput { path: args.model, source, dump, named, why, coarser_profile, warnings, sequences, partial })
 }
 

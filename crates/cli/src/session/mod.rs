@@ -10,18 +10,15 @@ pub(crate) mod replay;
 pub(crate) mod source;
 
 use anyhow::Result;
-use firstdiff_compare::{InReferenceOrder, TapReport, Verdict};
-use firstdiff_explain::program::Candidate;
+use firstdiff_compare::Verdict;
 pub use firstdiff_parity::session::Tools;
 use firstdiff_parity::session::batch::into_undecided;
 pub use firstdiff_parity::session::{ByModel, Comparison, Session, pair};
 pub(crate) use firstdiff_parity::session::{
     arithmetic, declared_cache, ids, incomplete, is_recorded, notes, reading, streams,
 };
-use firstdiff_trace::Cache;
 
 use crate::progress::Bar;
-use crate::session::input::model_profile;
 
 /// The tools of this command: models, causes, and a progress bar.
 pub const TOOLS: Tools<'static> =
@@ -68,24 +65,4 @@ fn once(session: Session) -> Result<Comparison> {
         judged.recorder_gives = source::taps_of(folder).ok();
     }
     Ok(judged)
-}
-
-/// The candidate as an input of the reference's program; `taps`: as the comparison lists them.
-pub(crate) fn in_a_program<'a>(
-    session: &'a Session,
-    values: &'a InReferenceOrder<'a>,
-    taps: &'a [TapReport],
-) -> Candidate<'a> {
-    Candidate {
-        dump: &session.candidate,
-        recorded: session.recorded()[1],
-        values,
-        taps,
-        experts: &session.experts,
-        padding: &session.padding,
-        is_padded: session.is_padded,
-        profile: model_profile(session.options.profile, Cache::F32),
-        cache: (session.options.cache, session.cache_shown_by().is_some()),
-        are_tokens_known: true,
-    }
 }

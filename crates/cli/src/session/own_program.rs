@@ -5,7 +5,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 use firstdiff_compare::{CellsOf, Certainty, FUTURE_ATTENDED, InspectFinding, Inspection, Place, Status, number};
-use firstdiff_explain::program::{Candidate, Recording, replay};
+use firstdiff_explain::program::{CacheSaidBy, Candidate, Recording, replay};
 use firstdiff_explain::replay::{Reason, Replayed};
 use firstdiff_program::{DType, Kind, Operand, Program, ProgramTap, Slice, Tensor, Values, View, WeightError, Weights};
 use firstdiff_trace::{Rows, Tap};
@@ -74,8 +74,8 @@ impl OwnProgram {
         let session = Session::open_with(folder, folder, None, rows, reading, token_args, CellsOf::Both)?;
         let judged = crate::session::run(session)?;
         let values = judged.session.in_reference_order();
-        let candidate = crate::session::in_a_program(&judged.session, &values, &judged.report.taps);
-        let candidate = Candidate { cache: (candidate.cache.0, false), ..candidate };
+        let candidate = firstdiff_explain::program::Candidate::of(&judged.session, &values, &judged.report.taps);
+        let candidate = Candidate { cache: (candidate.cache.0, CacheSaidBy::Word), ..candidate };
         let recording = Recording { program: &program, weights: &NoWeights };
         let taps = replay(&recording, &candidate, &mut |_, _| {})?.taps;
         let replayed = taps.into_iter().map(|tap| (tap.report.place, tap)).collect();

@@ -52,25 +52,12 @@ impl ReplaySession {
         let mut judged = self.replay.taps.iter().filter(|t| t.report.status.agrees());
         let only_table = judged.all(|t| t.report.place.tap.site == Site::H0);
         let unclear: Vec<&Replayed> = self.replay.taps.iter().filter(|t| t.is_for(Reason::is_unclear)).collect();
-        let misfits = |t: &&Replayed| t.is_for(Reason::is_shape);
-        let unconfirmed = |t: &&Replayed| t.is_for(Reason::is_unconfirmed);
         let open = |t: &&Replayed| t.is_for(Reason::is_not_computed);
-        let (misfit, held) = (
-            self.replay.taps.iter().filter(misfits).count(),
-            self.replay.taps.iter().filter(|t| !t.is_for(Reason::is_absent)).count(),
-        );
         let first_of = |is: &dyn Fn(&&Replayed) -> bool| {
             let first = self.replay.taps.iter().find(is);
             first.map_or(String::new(), |t| format!("{}: {}", t.report.place, why(t)))
         };
-        let first_misfit = || first_of(&misfits);
         match (wrong, right) {
-            _ if misfit * 4 > held => Verdict::Incomparable(format!(
-                "{} of {} have shapes that are not this model's ({}): is it another model's dump, or of other tokens?",
-                misfit,
-                taps_in_words(held),
-                first_misfit()
-            )),
             (0, _) if !unclear.is_empty() => Verdict::Incomparable(format!(
                 "{} are off by no more than {} rounding costs, but are not its numbers (first {}): right or wrong cannot be told; {right} are right",
                 taps_in_words(unclear.len()),
@@ -78,32 +65,22 @@ impl ReplaySession {
                 unclear[0].report.place
             )),
             (0, 0) => Verdict::Incomparable(self.why_nothing_judged()),
-            (0, _) if misfit > 0 => Verdict::Incomparable(format!(
-                "{} of {} have another shape than the model gives them ({}); what could be judged is right",
-                misfit,
-                taps_in_words(held),
-                first_misfit()
-            )),
-            (0, _) if self.replay.taps.iter().any(|t| unconfirmed(&t)) => Verdict::Incomparable(format!(
-                "the layout of {} cannot be told from a mistake ({}); what could be judged is right",
-                taps_in_words(self.replay.taps.iter().filter(unconfirmed).count()),
-                first_of(&unconfirmed)
-            )),
-            (0, _) if self.replay.order_is_open => Verdict::Incomparable(
-                "what is recorded of Q and K is wrong in either order of their rows; what else could be judged is right".into(),
-            ),
-            (0, _) if let Some(reason) = self.never_judged().or_else(|| self.not_read_notes()) => Verdict::Incomparable(reason),
+            (0, _) if let Some(reason) = self.never_judged().or_else(|| self.not_read_notes()) => {
+                Verdict::Incomparable(reason)
+            }
             (0, _) if self.replay.taps.iter().any(|t| open(&t)) => Verdict::Incomparable(format!(
                 "{} can neither be computed nor held against the reference's own values ({}); what could be judged is right",
                 taps_in_words(self.replay.taps.iter().filter(open).count()),
                 first_of(&open)
             )),
-            (0, _) if let Some(reason) = self.input.source.not_at_parity(&self.replay.taps) => Verdict::Incomparable(reason),
             // As in compare: that everything agrees so does not by itself show a cache.
             (0, _) if self.replay.cache_is_assumed && !self.shows_its_cache() => Verdict::Incomparable(format!(
                 "all that could be judged is right if keys and values are kept in {cache}, which neither the dump says nor its values show: say --cache {cache}",
                 cache = self.replay.cache
             )),
+            (0, _) if let Some(reason) = self.input.source.not_at_parity(&self.replay.taps) => {
+                Verdict::Incomparable(reason)
+            }
             (0, _) if only_table => Verdict::Incomparable("nothing but the embedding could be judged".into()),
             (0, _) => Verdict::Parity,
             _ => Verdict::Diverged,
@@ -118,7 +95,7 @@ impl ReplaySession {
 
     /// What was recorded in the prefill, or in decode steps, and could be judged at none of its places: nothing is known about it.
     fn never_judged(&self) -> Option<String> {
-        let dump = self.input.source.judged(&self.input.dump);
+        let dump = self.input.source.judged();
         let recorded = |t: &&Replayed| {
             let place = t.report.place;
             let is_due = !t.is_for(Reason::is_beside_the_reference);
@@ -195,7 +172,7 @@ impl ReplaySession {
             taps: self.replay.taps.iter().filter(recorded).map(Replayed::listed).collect(),
             warnings: self.replay.warnings.iter().cloned().map(Warning::Note).collect(),
             one_sided: self.input.source.one_sided().iter().filter(|name| !is_judged(name)).cloned().collect(),
-            unmapped: self.input.source.unmapped(&self.input.dump).to_vec(),
+            unmapped: self.input.source.unmapped().to_vec(),
             alignment: None,
         }
     }

@@ -1,30 +1,23 @@
 //! Defines what a candidate is compared with: a model of a known family, or the program that a reference ran.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use firstdiff_compare::{CellsOf, Profile as NamedProfile, Report, Status, TapReport, Verdict};
-use firstdiff_explain::explain::{Effort, Explanation, Finding, Progress, explain};
-use firstdiff_explain::mistakes::find;
+use firstdiff_compare::{CellsOf, Profile as NamedProfile, Report, Status, TapReport, TokenEdits, Verdict};
+use firstdiff_explain::explain::{Effort, Explanation, Progress};
+use firstdiff_explain::model::{self, first_and_all, name_tokens, tell_of_tokens};
 use firstdiff_explain::program::{Candidate, Recording};
-use firstdiff_explain::replay::{Options, Replay, Replayed, replay};
+use firstdiff_explain::replay::{Options, Replay, Replayed};
 use firstdiff_model::{Cache, Model};
 use firstdiff_program::{ModelFolder, Program};
 use firstdiff_trace::{Dump, Rows, Tap};
 
 use crate::session::arithmetic::CoarserProfile;
 use crate::session::reading::{ReadingArgs, TokenArgs, token};
-use crate::session::{Session, in_a_program, is_recorded};
+use crate::session::{Session, is_recorded};
 use crate::words::shorten;
-
-/// What a candidate is compared with.
-pub(crate) enum Source {
-    /// A model that is read as a Plan, and how to judge by it.
-    Plan { model: Box<Model>, options: Options, by_program: bool },
-    /// The program that the reference ran.
-    Program(Box<RecordedProgram>),
-}
 
 /// A model, a candidate, and how to judge it.
 #[derive(Clone, Debug, Args)]
@@ -52,9 +45,6 @@ pub(crate) struct CandidateArgs {
     /// Token positions the candidate holds: all, last, or 0,3,7
     #[arg(long)]
     pub(crate) rows: Option<Rows>,
-    /// Judge and explain by the operations of the model's program, as by a recorded one: more is tried (experimental)
-    #[arg(long)]
-    pub(crate) by_program: bool,
     #[command(flatten)]
     pub(crate) reading: ReadingArgs,
 }
@@ -69,12 +59,27 @@ impl CandidateArgs {
     }
 }
 
-/// A reference's dump with its program and weights, and its comparison with the candidate.
-pub(crate) struct RecordedProgram {
+/// What a candidate is compared with: a reference's dump with its program and weights, and the comparison of the two.
+pub(crate) struct Source {
     program: Program,
-    weights: ModelFolder,
+    weights: Weights,
     session: Session,
     report: Report,
+    /// Whether the tokens are known that the program was made for.
+    are_tokens_known: bool,
+    /// Of tokens that were told, and that the candidate was not fed: these, and how its own differ.
+    told: Option<Told>,
+}
+
+/// Tokens that were told, and how those that were fed differ.
+pub(crate) type Told = (Vec<u32>, TokenEdits);
+
+/// The weights of a program.
+enum Weights {
+    /// Of a model that is read as a Plan.
+    Model(Arc<Model>),
+    /// Of a recorded program.
+    Folder(Box<ModelFolder>),
 }
 
 /// All taps that a model gives in one step, in order of production.
@@ -91,89 +96,44 @@ pub(crate) fn taps_of(path: &Path) -> Result<Vec<Tap>> {
 }
 
 impl Source {
-    /// Its family, how many layers it has, and the width of its stream.
-    pub(crate) fn sizes(&self) -> (&str, u32, usize) {
-        match self {
-            Source::Plan { model, .. } => (&model.plan.family, model.plan.dims.layers, model.plan.dims.hidden),
-            Source::Program(recorded) => recorded.sizes(),
-        }
-    }
-
-    /// Replays, and explains with `effort`.
-    ///
-    /// # Errors
-    /// When a file cannot be read.
-    pub(crate) fn explained(&self, dump: &Dump, effort: &Effort, progress: Progress<'_>) -> Result<Explanation> {
-        Ok(match self {
-            Source::Plan { model, options, by_program: true } => {
-                firstdiff_explain::model::explain(model, dump, options, effort, progress)?
-            }
-            Source::Plan { model, options, .. } => explain(model, dump, options, effort, progress)?,
-            Source::Program(recorded) => recorded.explained(effort, progress)?,
-        })
-    }
-
-    /// Replays, and explains nothing.
-    ///
-    /// # Errors
-    /// When a file cannot be read.
-    pub(crate) fn replayed(&self, dump: &Dump) -> Result<Replay> {
-        Ok(match self {
-            Source::Plan { model, options, by_program: true } => {
-                firstdiff_explain::model::replay(model, dump, options, &mut |_, _| {})?
-            }
-            Source::Plan { model, options, .. } => replay(model, dump, options, &mut |_, _| {})?,
-            Source::Program(recorded) => recorded.replayed()?,
-        })
+    /// How many taps are wrong, or have another shape than the model gives them.
+    pub(crate) fn wrong(&self) -> Result<usize> {
+        let is_wrong = |tap: &&Replayed| tap.report.status == Status::Diverged;
+        Ok(self.replayed()?.taps.iter().filter(is_wrong).count())
     }
 
     /// The candidate's dump as it was judged: in the steps of its reference.
-    pub(crate) fn judged<'s>(&'s self, dump: &'s Dump) -> &'s Dump {
-        match self {
-            Source::Plan { .. } => dump,
-            Source::Program(recorded) => &recorded.session.candidate,
-        }
+    pub(crate) fn judged(&self) -> &Dump {
+        &self.session.candidate
     }
 
     /// Names in the candidate's dump that are no taps.
-    pub(crate) fn unmapped<'s>(&'s self, dump: &'s Dump) -> &'s [String] {
-        match self {
-            Source::Plan { .. } => dump.unmapped(),
-            Source::Program(recorded) => &recorded.report.unmapped,
-        }
+    pub(crate) fn unmapped(&self) -> &[String] {
+        &self.report.unmapped
     }
 
     /// Names that a run lists as taps and only one side has, by the comparison with the reference.
     pub(crate) fn one_sided(&self) -> &[String] {
-        match self {
-            Source::Plan { .. } => &[],
-            Source::Program(recorded) => &recorded.report.one_sided,
-        }
+        &self.report.one_sided
     }
 
     /// Why a comparison with the reference is not at parity. What it cannot judge behind another choice of experts, the replay judges.
     pub(crate) fn not_at_parity(&self, replayed: &[Replayed]) -> Option<String> {
-        let Source::Program(recorded) = self else { return None };
         let differs = |tap: &&TapReport| matches!(tap.status, Status::Diverged | Status::Downstream);
         let is_right = |tap: &Replayed| {
             tap.report.status.agrees() || tap.is_for(|why| why.is_absent() || why.is_beside_the_reference())
         };
-        match &recorded.report.verdict {
+        match &self.report.verdict {
             Verdict::Parity => None,
-            Verdict::Incomparable(_) if recorded.report.is_of_experts_alone && replayed.iter().all(is_right) => None,
+            // The model's own run of tokens that nobody knows is nothing to compare with.
+            _ if !self.are_tokens_known => None,
+            Verdict::Incomparable(_) if self.report.is_of_experts_alone && replayed.iter().all(is_right) => None,
             Verdict::Incomparable(reason) => Some(reason.clone()),
-            Verdict::Diverged => recorded.report.taps.iter().find(differs).map(|tap| format!(
+            Verdict::Diverged => self.report.taps.iter().find(differs).map(|tap| format!(
                 "each operation that could be judged is right, and yet {} is not what the reference recorded: `firstdiff compare` says how far it is off",
                 tap.place
             )),
         }
-    }
-
-    /// The right value where a mistake was made, in numbers.
-    pub(crate) fn right_value(&self, id: &str, finding: &Finding) -> Option<String> {
-        let Source::Plan { model, .. } = self else { return None };
-        let step = finding.taps.first().and_then(|&tap| model.plan.step(tap))?;
-        find(id)?.right_value(model, step)
     }
 }
 
@@ -201,7 +161,7 @@ impl std::fmt::Display for OtherTokens {
 
 impl std::error::Error for OtherTokens {}
 
-impl RecordedProgram {
+impl Source {
     /// How many sequences the candidate's run had.
     pub(crate) fn sequences(&self) -> usize {
         self.session.batch
@@ -211,7 +171,7 @@ impl RecordedProgram {
     ///
     /// # Errors
     /// When something cannot be read, or the two runs are not of the same tokens.
-    pub(crate) fn open(args: &CandidateArgs) -> Result<(RecordedProgram, String, Option<CoarserProfile>)> {
+    pub(crate) fn open(args: &CandidateArgs) -> Result<(Source, String, Option<CoarserProfile>)> {
         let (folder, candidate) = (&args.model, args.candidate()?);
         let program = Program::open(folder).with_context(|| folder.display().to_string())?;
         let path = program_weights(folder, args.weights.as_deref(), &program)?;
@@ -222,8 +182,38 @@ impl RecordedProgram {
         let token_args = TokenArgs { tokens: ids(&args.tokens), decode_tokens: ids(&args.decode_tokens) };
         // A program is valid only for the chunks with which it was recorded.
         let (rows, cells) = (args.rows.clone(), CellsOf::Reference);
-        let mut session = Session::open_with(folder, candidate, args.profile, rows, &args.reading, &token_args, cells)?
-            .with_cache(args.cache);
+        let session = Session::open_with(folder, candidate, args.profile, rows, &args.reading, &token_args, cells)?;
+        Source::beside(program, Weights::Folder(Box::new(weights)), session.with_cache(args.cache), args)
+    }
+
+    /// A model that is read as a Plan: its own run of the candidate's tokens is the reference.
+    ///
+    /// # Errors
+    /// When something cannot be read or computed.
+    pub(crate) fn of_model(
+        model: Arc<Model>,
+        dump: &Dump,
+        options: &Options,
+        told: Option<Told>,
+        args: &CandidateArgs,
+    ) -> Result<Source> {
+        // Whether all is there is asked where all taps are known.
+        let reading = ReadingArgs { sequence: None, partial: true, ..args.reading.clone() };
+        let fed: Vec<i64> = options.tokens.iter().map(|&id| i64::from(id)).collect();
+        let candidate = if told.is_some() { dump.clone().fed(&fed) } else { dump.clone() };
+        let (program, session) = model::session(&model, &candidate, options, &reading)?;
+        let source = Source::beside(program, Weights::Model(model), session, args)?;
+        Ok(Source { are_tokens_known: options.tokens_are_known, told, ..source.0 })
+    }
+
+    /// Compares the two dumps of a session, the reference's of a program.
+    fn beside(
+        program: Program,
+        weights: Weights,
+        mut session: Session,
+        args: &CandidateArgs,
+    ) -> Result<(Source, String, Option<CoarserProfile>)> {
+        let (folder, candidate) = (&args.model, args.candidate()?);
         if let Some(alignment) = session.alignment() {
             if let Some(at) = alignment.tokens_differ_at {
                 return Err(OtherTokens {
@@ -244,12 +234,17 @@ impl RecordedProgram {
         }
         let judged = crate::session::run(session)?;
         if let Verdict::Incomparable(reason) = &judged.report.verdict
-            && judged.report.taps.iter().all(|tap| tap.layout.is_none() && !tap.is_inconclusive())
+            && judged
+                .report
+                .taps
+                .iter()
+                .all(|tap| tap.layout.is_none() && !tap.is_inconclusive() && !tap.status.agrees())
         {
             bail!("incomparable: {}: {reason}", candidate.display());
         }
         let (why, loosened) = (judged.session.profile_reason.clone(), judged.session.coarser_profile);
-        Ok((RecordedProgram { program, weights, session: judged.session, report: judged.report }, why, loosened))
+        let (session, report) = (judged.session, judged.report);
+        Ok((Source { program, weights, session, report, are_tokens_known: true, told: None }, why, loosened))
     }
 
     pub(crate) fn profile(&self) -> NamedProfile {
@@ -263,13 +258,33 @@ impl RecordedProgram {
         self.session.warnings.iter().filter(|warning| !of_experts.contains(warning)).cloned().collect()
     }
 
-    fn explained(&self, effort: &Effort, progress: Progress<'_>) -> Result<Explanation> {
-        self.beside_the_program(|recording, candidate| {
-            Ok(firstdiff_explain::program::explain(recording, candidate, effort, progress)?)
-        })
+    /// Replays, and explains with `effort`.
+    ///
+    /// # Errors
+    /// When a file cannot be read.
+    pub(crate) fn explained(&self, effort: &Effort, progress: Progress<'_>) -> Result<Explanation> {
+        let told = self.session.reference.meta().tokens.as_deref().unwrap_or_default();
+        let mut explained = self.beside_the_program(|recording, candidate| {
+            Ok(match &self.weights {
+                Weights::Model(model) => {
+                    first_and_all(model, recording, candidate, &crate::session::ids(told)?, effort, progress)?
+                }
+                Weights::Folder(_) => firstdiff_explain::program::explain(recording, candidate, effort, progress)?,
+            })
+        })?;
+        let Weights::Model(model) = &self.weights else { return Ok(explained) };
+        match &self.told {
+            Some((told, edits)) => tell_of_tokens(model, self.judged(), told, edits, &mut explained)?,
+            None => name_tokens(model, self.judged(), told, &mut explained.findings)?,
+        }
+        Ok(explained)
     }
 
-    fn replayed(&self) -> Result<Replay> {
+    /// Replays, and explains nothing.
+    ///
+    /// # Errors
+    /// When a file cannot be read.
+    pub(crate) fn replayed(&self) -> Result<Replay> {
         self.beside_the_program(|recording, candidate| {
             Ok(firstdiff_explain::program::replay(recording, candidate, &mut |_, _| {})?)
         })
@@ -277,12 +292,21 @@ impl RecordedProgram {
 
     /// The candidate as the comparison read it.
     fn beside_the_program<T>(&self, judge: impl FnOnce(&Recording<'_>, &Candidate<'_>) -> Result<T>) -> Result<T> {
-        let recording = Recording { program: &self.program, weights: &self.weights };
+        let weights: &dyn firstdiff_program::Weights = match &self.weights {
+            Weights::Model(model) => &model.weights,
+            Weights::Folder(folder) => &**folder,
+        };
+        let recording = Recording { program: &self.program, weights };
         let values = self.session.in_reference_order();
-        judge(&recording, &in_a_program(&self.session, &values, &self.report.taps))
+        let candidate = Candidate::of(&self.session, &values, &self.report.taps);
+        judge(&recording, &Candidate { are_tokens_known: self.are_tokens_known, ..candidate })
     }
 
-    fn sizes(&self) -> (&str, u32, usize) {
+    /// Its family, how many layers it has, and the width of its stream.
+    pub(crate) fn sizes(&self) -> (&str, u32, usize) {
+        if let Weights::Model(model) = &self.weights {
+            return (&model.plan.family, model.plan.dims.layers, model.plan.dims.hidden);
+        }
         let taps = || self.program.taps().iter().map(|tap| (Tap::named(&tap.tap), &tap.view));
         let layers = taps().filter_map(|(tap, _)| tap.layer).max().map_or(0, |last| last + 1);
         let stream = taps().find(|(tap, _)| tap.last_name() == "h0");

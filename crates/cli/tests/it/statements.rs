@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use firstdiff::trace::{Dump, Entry, Recorder, Site};
 
 use crate::common::{firstdiff, in_one_line, screen};
+use crate::few_numbers::values;
 
 const MODEL: &str = "models/llama";
 const TOKENS: &str = "1,17,42,99,3,150,77,17,128,64,5";
@@ -307,12 +308,14 @@ fn what_is_taken_back_further_on_is_not_to_be_fixed() {
 #[test]
 fn what_gives_the_same_numbers_is_put_right_as_well() {
     let folder = tempfile::tempdir().unwrap();
-    let candidate = run(folder.path(), "cand", Some("logits"), true);
-    change(&candidate.join("logits.npy"), |_, x| x * 1.25);
-    let args = ["explain", MODEL, &candidate.to_string_lossy(), "--seconds", "1", "--only", "norm-width,logit-scale"];
-    let text = in_one_line(&screen(&args));
-    says(&text, "so does norm-width, width 75");
-    says(&text, "with its factor; or, if it is norm-width: divide by the number of elements that are summed");
+    let candidate = run(folder.path(), "cand", Some("layers.1.qk,layers.1.scores"), true);
+    // Scores without a mask, which are those with 0 added for one.
+    let products = values(&candidate.join("layers.1.qk.npy"));
+    change(&candidate.join("layers.1.scores.npy"), |at, _| 0.25 * products[at]);
+    let path = candidate.to_string_lossy();
+    let text = in_one_line(&screen(&["explain", MODEL, &path, "--only", "mask-omitted,mask-fill"]));
+    says(&text, "so does mask-fill, fill 0.0");
+    says(&text, "; or, if it is mask-fill: ");
 }
 
 /// A law of scores is measured in the probabilities, and a mask by its share of cells: neither is an NMSE of scores.

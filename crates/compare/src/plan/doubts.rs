@@ -32,7 +32,12 @@ pub(crate) fn doubts(reference: &Dump, candidate: &Dump) -> BTreeMap<(u32, Tap),
         let first = reference.entries().iter().find(|e| e.tap == entry.tap && e.rows.is_none());
         let row = first.and_then(|first| size(first).checked_div(*ours.lengths.get(first.step as usize)?));
         let (Some(row), Some(&own)) = (row, theirs.lengths.get(entry.step as usize)) else { continue };
-        if size(entry) > row * own && !first.is_some_and(|first| are_own_heads(entry, first, own)) {
+        // As many values a position as in the prefill, which has no earlier ones, are heads that stand there several times, in whatever order.
+        let prefill = candidate.entries().iter().find(|e| e.tap == entry.tap && e.step == 0 && e.rows.is_none());
+        let is_as_in_prefill = prefill
+            .is_some_and(|prefill| theirs.lengths[0] != own && size(prefill) * own == size(entry) * theirs.lengths[0]);
+        let has_own_heads = is_as_in_prefill || first.is_some_and(|first| are_own_heads(entry, first, own));
+        if size(entry) > row * own && !has_own_heads {
             let more = Reason::MoreThanOwnRows { values: size(entry), positions: own, due: row * own };
             doubts.entry((entry.step, entry.tap)).or_insert(more);
         }

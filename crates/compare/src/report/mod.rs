@@ -153,6 +153,11 @@ impl TapReport {
         matches!(self.reason, Some(Reason::Inconclusive))
     }
 
+    /// Whether it may stand in another order of axes, in none of which that was tried it agrees.
+    pub fn is_in_an_unknown_order(&self) -> bool {
+        matches!(self.reason, Some(Reason::OrderUnknown))
+    }
+
     /// Whether it was not compared because tokens went to other experts, here or earlier.
     pub fn is_of_other_experts(&self) -> bool {
         matches!(self.reason, Some(Reason::OtherExperts { .. } | Reason::BehindOtherExperts(_)))

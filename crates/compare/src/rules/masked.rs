@@ -116,7 +116,11 @@ impl ComparisonContext<'_> {
     /// The judgement over the scores that the reference does not mask, if that agrees.
     fn where_seen(&self, pair: &Pair<'_>, own: f64) -> Option<PairJudgement> {
         let reference: Vec<f64> = (0..pair.len()).map(|i| pair.reference(i)).collect();
-        let seen = |(i, &r): (usize, &f64)| if r <= MASKED { r } else { pair.candidate(i) };
+        // NaN never passes, whether anything reads it or not.
+        let seen = |(i, &r): (usize, &f64)| {
+            let own = pair.candidate(i);
+            if r <= MASKED && !own.is_nan() { r } else { own }
+        };
         let candidate: Vec<f64> = reference.iter().enumerate().map(seen).collect();
         let (reference, candidate) = (Values::F64(reference.into()), Values::F64(candidate.into()));
         let left = TensorRef { values: &reference, shape: pair.shape(), rows: None };

@@ -38,6 +38,11 @@ impl<'a> TapJudge<'a> {
         self.sides.under(layout).and_then(|pair| self.sides.padding_error(&pair))
     }
 
+    /// The layouts in which they may be read.
+    pub(crate) fn sides(&self) -> &LayoutCandidates<'a> {
+        &self.sides
+    }
+
     /// The same for another candidate's elements of the same shape.
     pub(crate) fn with_candidate<'b>(&self, values: &'b Values<'b>) -> TapJudge<'b>
     where

@@ -169,6 +169,19 @@ fn what_nobody_reads_is_the_buffers_own() {
     }
 }
 
+/// NaN never passes, though nothing reads it.
+#[test]
+fn a_hidden_cell_without_a_number_is_a_difference() {
+    let reference = attention(3.0, causal);
+    let candidate = attention(3.0, |q, k, s| if k > q { f64::NEG_INFINITY } else { s });
+    let mut hidden = candidate.clone();
+    hidden.get_mut(&tap("layers.1.scores")).unwrap().1[1] = f32::NAN;
+    for profile in ALL {
+        assert!(judged_as(profile, &reference, &candidate).first.is_none(), "{profile}");
+        assert_eq!(first(&judged_as(profile, &reference, &hidden)).0, "layers.1.scores", "{profile}");
+    }
+}
+
 #[test]
 fn a_window_that_is_too_wide_leaks() {
     let window =

@@ -17,7 +17,6 @@ use crate::mistakes::recorded::ROUTER_TOPK;
 use crate::mistakes::scores::MASK_OMITTED;
 use crate::mistakes::{Mistake, Param, Params, Values, find};
 use crate::replay::{Reason, Replay};
-use crate::search::Effort;
 use crate::tolerance::laws::ROOM_FOR_A_LAW;
 use crate::tolerance::search::F32_LEAVES;
 
@@ -253,15 +252,16 @@ impl Finding {
     }
 
     /// Takes up a law that was measured: where one was asked for, or in the place of a cause that is coarse.
-    pub(crate) fn take_law(&mut self, measured: Option<Measured>, effort: &Effort) {
+    /// `may_be` says which mistakes may be named.
+    pub(crate) fn take_law(&mut self, measured: Option<Measured>, may_be: &dyn Fn(&Mistake) -> bool) {
         match self.asks_for_a_law() {
-            true => self.take_up(measured, effort),
-            false => self.take_nearer(measured, effort),
+            true => self.take_up(measured, may_be),
+            false => self.take_nearer(measured, may_be),
         }
     }
 
     /// Takes up a law in the place of its cause, where it leaves far less everywhere.
-    fn take_nearer(&mut self, measured: Option<Measured>, effort: &Effort) {
+    fn take_nearer(&mut self, measured: Option<Measured>, may_be: &dyn Fn(&Mistake) -> bool) {
         let is_nearer = |found: &Measured| {
             let everywhere = self.shown_at.iter().all(|place| found.places.contains(place));
             let left = found.proof.residual_nmse;
@@ -272,12 +272,12 @@ impl Finding {
             self.alternatives.clear();
             self.remainders.clear();
             self.cause = None;
-            self.take_up(measured, effort);
+            self.take_up(measured, may_be);
         }
     }
 
     /// Takes up a law; where a mistake of the catalogue is this law, that is the cause. Beside a cause that is known a table says nothing new.
-    fn take_up(&mut self, measured: Option<Measured>, effort: &Effort) {
+    fn take_up(&mut self, measured: Option<Measured>, may_be: &dyn Fn(&Mistake) -> bool) {
         let Some(found) = &measured else { return };
         if self.cause.is_some() {
             self.measured = measured.filter(|found| found.law.status == Status::Measured);
@@ -287,7 +287,7 @@ impl Finding {
         let site = self.shown_at.first().map(|place| place.tap.last_site());
         // What was taken back for a reason is no cause by another way either.
         let name = site.filter(|_| self.note.is_none()).and_then(|site| named(&found.law, site));
-        let is_proved = |(mistake, params): &(&Mistake, Params)| effort.tries(mistake) && found.proves(mistake, params);
+        let is_proved = |(mistake, params): &(&Mistake, Params)| may_be(mistake) && found.proves(mistake, params);
         if let Some((mistake, params)) = name.filter(is_proved) {
             let (residual_nmse, base_nmse) = (found.proof.residual_nmse, found.proof.before_nmse);
             self.matched = Match::Reproduced;

@@ -3,12 +3,9 @@
 use firstdiff_compare::{Place, Status};
 use firstdiff_trace::Site;
 
-use crate::explain::{Counted, Effort, Explained, Finding, Walk, findings};
+use crate::explain::{Effort, Finding};
 use crate::mistakes::rope::ROPE_POSITION;
-use crate::replay::{Done, Replay, Run};
-use crate::search::Search;
-use crate::search::proof::Target;
-use crate::search::simulate::Shared;
+use crate::replay::Replay;
 
 /// What is said of them.
 const HARMLESS: &str = "harmless behind the rotation: q and k are moved alike, and their products depend on the distance of two positions alone";
@@ -37,30 +34,4 @@ pub(crate) fn take_up(mut named: Vec<Finding>, not_blamed: &mut Vec<Finding>) {
     one.taken_back = of_it.into_iter().flat_map(|other| [other.taken_back, other.misrecorded].concat()).collect();
     not_blamed.extend(rest);
     not_blamed.push(one);
-}
-
-/// Says of those of a Plan which positions they have.
-pub(super) fn name(
-    walk: &Walk<'_>,
-    run: &Run<'_>,
-    shared: &Shared,
-    places: Vec<Place>,
-    not_blamed: &mut Vec<Finding>,
-) -> Done<()> {
-    let moves = moves(walk.effort);
-    let mut alone = Walk::new(&moves, walk.progress);
-    for place in places {
-        let Some(step) = run.recorded.model.plan.step(place.tap) else { continue };
-        let Some(target) = Target::recorded(run, step, place)? else { continue };
-        let search = Search { run, shared, effort: &moves, accepted: &alone.accepted };
-        let found = alone.search(&search, &target);
-        alone
-            .accepted
-            .extend(found.reproduced.first().iter().flat_map(|best| &best.mistakes).flat_map(|m| m.edits.clone()));
-        let steps = target.steps.iter().map(|s| s.tap).collect();
-        // A rotation leaves the energy as it is.
-        alone.places.push(Explained { place, steps, found, scale: 1.0, counted: Counted::All });
-    }
-    take_up(findings::of(run, alone.places, Vec::new()), not_blamed);
-    Ok(())
 }

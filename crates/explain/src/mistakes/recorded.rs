@@ -133,6 +133,7 @@ pub(crate) static RESULT_SCALED: Mistake = Mistake {
     what: "the result has a factor, or what a function is taken of",
     fix: "look for a factor that the reference does not have, or has",
     params: &[Param::free("factor"), Param::words("of", &["operand"])],
+    shows_one_number_a_row: true,
     stands_behind: StandsBehind::All,
     ..RECORDED
 };

@@ -25,8 +25,6 @@ pub(crate) struct Grid {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Over {
     Tensor,
-    /// A tensor; of Q, K and V the three together, as an engine that multiplies them at once has them.
-    Joined,
     Row,
     Group(usize),
 }
@@ -74,36 +72,6 @@ pub(crate) fn activation_grids() -> impl Iterator<Item = Grid> {
     [Over::Tensor, Over::Row].into_iter().flat_map(both).chain([reduced])
 }
 
-/// What engines do in all their products: for what was recorded behind many of them, where trying one costs them all.
-pub(crate) fn usual() -> impl Iterator<Item = Rounding> {
-    let symmetric = Kind::Symmetric { beyond: 0.0 };
-    let weights = [
-        Grid { bits: 8, over: Over::Row, kind: symmetric },
-        Grid { bits: 8, over: Over::Tensor, kind: symmetric },
-        Grid { bits: 8, over: Over::Tensor, kind: Kind::ZeroPoint },
-        Grid { bits: 8, over: Over::Group(32), kind: symmetric },
-        Grid { bits: 8, over: Over::Group(32), kind: HALF[0] },
-        Grid { bits: 8, over: Over::Group(32), kind: HALF[1] },
-        Grid { bits: 8, over: Over::Group(64), kind: Kind::Edge },
-        Grid { bits: 4, over: Over::Group(16), kind: symmetric },
-        Grid { bits: 4, over: Over::Group(32), kind: symmetric },
-        Grid { bits: 4, over: Over::Group(32), kind: Kind::Affine },
-        Grid { bits: 4, over: Over::Group(64), kind: Kind::Edge },
-        Grid { bits: 4, over: Over::Group(128), kind: Kind::Affine },
-    ];
-    let activations = move || -> Vec<Option<Grid>> {
-        let all = activation_grids().filter(|grid| grid.over != Over::Row || grid.kind == symmetric);
-        all.map(Some).chain([None]).collect()
-    };
-    // 2^10 steps to the largest, so that 2^12 products of two fit in 32 bits.
-    let wide = Grid { bits: 11, over: Over::Joined, kind: Kind::Symmetric { beyond: 1.0 } };
-    let by_weights = move |weights| {
-        activations().into_iter().map(move |activations| Rounding { weights: Some(weights), activations })
-    };
-    let wide = Rounding { weights: Some(wide), activations: None };
-    weights.into_iter().flat_map(by_weights).chain([wide])
-}
-
 /// The steps that one scale gives.
 #[derive(Clone, Copy)]
 pub(crate) struct Steps {
@@ -132,7 +100,7 @@ impl Grid {
     /// Rounds \[rows, columns\].
     pub(crate) fn round(self, x: &mut Array2<f64>) {
         match self.over {
-            Over::Tensor | Over::Joined => {
+            Over::Tensor => {
                 let steps = self.steps(x.iter().copied());
                 x.iter_mut().for_each(|x| steps.round(std::slice::from_mut(x)));
             }
@@ -182,7 +150,6 @@ impl Grid {
     pub(crate) fn words(self) -> String {
         let over = match self.over {
             Over::Tensor => "a tensor".to_owned(),
-            Over::Joined => "a tensor, q, k and v together".to_owned(),
             Over::Row => "a row".to_owned(),
             Over::Group(size) => format!("a group of {size}"),
         };

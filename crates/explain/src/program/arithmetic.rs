@@ -6,30 +6,30 @@ use std::sync::Arc;
 
 use firstdiff_compare::Place;
 use firstdiff_model::Profile;
-use firstdiff_program::{Bench, Operand, Program, Slice, Tensor, Values, WeightError, Weights};
+use firstdiff_program::{Bench, Operand, Program, Tensor, Values, WeightError, Weights};
 use firstdiff_trace::{Tap, to_bf16, to_f16};
 use ndarray::{Array2, ArrayD};
 use serde_json::json;
 
-use crate::explain::quantised::{Product, Products};
 use crate::explain::{Cause, Finding, Match, Progress};
 use crate::mistakes::precision::PRECISION;
 use crate::program::context::Context;
 use crate::program::forms::linear::multiplied;
 use crate::program::held::{Held, array, floats};
+use crate::program::quantised::Product;
 use crate::program::replay::{ProgramReplay, Replays};
 use crate::program::{Candidate, Recording};
 use crate::replay::{ReplayError, Replayed};
 
 /// A float of 16 bits, and what it is called.
 #[derive(Clone, Copy)]
-struct Half {
-    name: &'static str,
+pub(super) struct Half {
+    pub(super) name: &'static str,
     profile: Profile,
-    round: fn(f64) -> f64,
+    pub(super) round: fn(f64) -> f64,
 }
 
-const HALVES: [Half; 2] = [
+pub(super) const HALVES: [Half; 2] = [
     Half { name: "bf16", profile: Profile::Bf16, round: |x| to_bf16(x).to_f64() },
     Half { name: "f16", profile: Profile::F16, round: |x| to_f16(x).to_f64() },
 ];
@@ -114,35 +114,33 @@ impl HeldProducts<'_> {
     /// What `of` makes of the operation that makes a place's tap, and what the candidate has there, as that operation gives it.
     fn at<T>(&mut self, place: Place, of: impl Fn(&Context<'_>, usize) -> Option<T>) -> Option<(T, ArrayD<f64>)> {
         let tap = *self.taps.get(&place)?;
-        let slice = Slice::of(self.program, tap, |other| self.held.readable(other).is_some());
+        let slice = self.held.slice(self.program, tap);
         self.exact.load(&slice).ok()?;
         let own = Arc::new(self.held.recorded(tap)?);
         let context = Context::new(self.program, self.held, &slice, &self.exact, own);
         let op = self.program.taps()[tap].op;
         Some((of(&context, op)?, context.own_as(context.out(op)?)?))
     }
-}
 
-impl Products for HeldProducts<'_> {
-    fn is_product(&self, place: Place) -> bool {
+    /// Whether a tap is a product with a matrix of weights.
+    pub(super) fn is_product(&self, place: Place) -> bool {
         self.taps.get(&place).is_some_and(|&tap| is_product(self.program, tap))
     }
 
-    fn product(&mut self, place: Place) -> Result<Option<Product>, ReplayError> {
-        let made = self.at(place, multiplied);
-        Ok(made.and_then(|((x, w, bias), own)| {
-            let bias = bias.map(|bias| bias.iter().copied().collect());
-            Product::new(self.profile, own, in_rows(x)?, (w, 0), bias)
-        }))
+    /// What was multiplied, and what came of it; `None` where that is not known.
+    pub(super) fn product(&mut self, place: Place) -> Option<Product> {
+        let ((x, w, bias), own) = self.at(place, multiplied)?;
+        Product::new(self.profile, own, in_rows(x)?, w, bias.map(|bias| bias.iter().copied().collect()))
     }
 
-    fn looked_up(&mut self, place: Place) -> Result<Option<([Array2<f64>; 2], f64)>, ReplayError> {
+    /// Of a tap that is looked up in a table of weights, what the candidate has and what is right, \[T,D\].
+    pub(super) fn looked_up(&mut self, place: Place) -> Option<[Array2<f64>; 2]> {
         let due = |context: &Context<'_>, op: usize| {
             let is_table = context.base(op) == "embedding" && context.is_weight(context.tensor(op, 0)?);
             context.due().filter(|_| is_table)
         };
-        let made = self.at(place, due);
-        Ok(made.and_then(|(due, own)| Some(([in_rows(own)?, in_rows(due)?], 1.0))))
+        let (due, own) = self.at(place, due)?;
+        Some([in_rows(own)?, in_rows(due)?])
     }
 }
 

@@ -13,7 +13,7 @@ use crate::replay::right::{Coin, distance};
 use crate::tolerance::replay::LEAST_ALLOWED;
 
 /// What adds products of its operands up.
-const PRODUCTS: [&str; 8] = ["linear", "addmm", "mm", "bmm", "matmul", "baddbmm", "addbmm", "ggml.MUL_MAT"];
+pub(crate) const PRODUCTS: [&str; 8] = ["linear", "addmm", "mm", "bmm", "matmul", "baddbmm", "addbmm", "ggml.MUL_MAT"];
 
 /// What a slice makes, and what it makes where each of its sums of products is off by a share of the energy of its terms.
 pub(crate) struct Condition {

@@ -1,5 +1,6 @@
 //! What stands around an operation of a program? Who made what it reads, who reads what it makes.
 
+use std::cell::OnceCell;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex};
 
@@ -8,7 +9,9 @@ use firstdiff_program::{At, Bench, Change, Edit, Kind, Operand, Operation, Progr
 use firstdiff_trace::Site;
 use ndarray::{ArrayD, Dimension, IxDyn};
 
-use crate::program::held::{Held, array};
+use crate::program::held::{Held, array, floats};
+use crate::replay::right::distance;
+use crate::tolerance::search::ROUNDED_TO_16_BITS;
 
 /// The operations of a slice, in their program.
 pub(crate) struct Context<'a> {
@@ -18,7 +21,11 @@ pub(crate) struct Context<'a> {
     bench: &'a Bench<'a>,
     /// What the candidate has at the tap that the slice makes.
     pub(crate) own: Arc<ArrayD<f64>>,
+    /// The step that a mistake of decoding begins with.
+    pub(crate) onset: usize,
     ops: BTreeSet<usize>,
+    /// Whether the candidate is as far off as rounding to 16 bits leaves it.
+    is_off_as_rounded: OnceCell<bool>,
 }
 
 /// Operations that only move, round or scale values, and those between a product and its softmax.
@@ -33,7 +40,12 @@ impl<'a> Context<'a> {
         own: Arc<ArrayD<f64>>,
     ) -> Context<'a> {
         let ops: BTreeSet<usize> = slice.ops().collect();
-        Context { program, held, slice, bench, own, ops }
+        Context { program, held, slice, bench, own, onset: 1, ops, is_off_as_rounded: OnceCell::new() }
+    }
+
+    /// The same, of mistakes of decoding that begin with this step.
+    pub(crate) fn beginning_at(self, onset: u32) -> Context<'a> {
+        Context { onset: onset.max(1) as usize, ..self }
     }
 
     /// The operations, in their order.
@@ -107,6 +119,15 @@ impl<'a> Context<'a> {
         Context::new(self.program, self.held, slice, self.bench, Arc::new(own))
     }
 
+    /// What the operations between a tap and the one before it make of another value.
+    pub(crate) fn made_of(&self, tap: usize, x: &ArrayD<f64>) -> Option<ArrayD<f64>> {
+        let slice = Slice::of(self.program, tap, |_| true);
+        let before = slice.known().next().filter(|_| slice.known().count() == 1)?;
+        let x = x.to_shape(self.program.taps()[before].view.shape.as_slice()).ok()?.into_owned();
+        let x = floats(x)?;
+        Some(array(&slice.evaluate(self.bench, &|_| Some(x.view()), &[]).ok()?))
+    }
+
     /// What a tap is, whichever stack it is of.
     pub(crate) fn site(&self, tap: usize) -> Site {
         self.held.place(tap).tap.last_site()
@@ -151,6 +172,15 @@ impl<'a> Context<'a> {
     pub(crate) fn due(&self) -> Option<ArrayD<f64>> {
         let value = |tap: usize| self.held.readable(tap).map(Tensor::view);
         self.slice.evaluate(self.bench, &value, &[]).ok().map(|due| array(&due))
+    }
+
+    /// Whether the candidate is as far off as operands leave it that are rounded to 16 bits.
+    pub(crate) fn is_off_as_rounded(&self) -> bool {
+        let is_so = || {
+            let due = self.due().filter(|due| due.shape() == self.own.shape());
+            due.is_some_and(|due| distance(self.site(self.slice.target()), &self.own, &due) <= ROUNDED_TO_16_BITS)
+        };
+        *self.is_off_as_rounded.get_or_init(is_so)
     }
 
     /// What `op` reads in views, of the candidate's own values.
@@ -284,15 +314,6 @@ impl<'a> Context<'a> {
     /// The activation function that made what `op` reads in a view, where one did.
     pub(crate) fn gate(&self, op: usize, view: &View) -> Option<usize> {
         self.origin(op, view).filter(|&at| matches!(self.base(at), "silu" | "gelu" | "relu" | "sigmoid"))
-    }
-
-    /// Whether it is a product of an activation function with another activation.
-    pub(crate) fn is_gated(&self, op: usize) -> bool {
-        let tensors = self.tensors(op);
-        tensors.len() == 2
-            && tensors.iter().any(|(_, view)| self.gate(op, view).is_some())
-            && tensors.iter().all(|(_, view)| self.is_activation(view))
-            && tensors[0].1.shape.last() == tensors[1].1.shape.last()
     }
 
     /// The module that an operation is called in.

@@ -4,25 +4,26 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use firstdiff_compare::Place;
 use firstdiff_evidence::{Account, Evidence};
-use firstdiff_program::{At, Operand, Program, Scalar, Slice};
+use firstdiff_program::{At, Edit, Kind, Operand, Program, Scalar, Slice};
 use firstdiff_trace::Tap;
 use serde_json::json;
 
 use crate::explain::{Cause, Finding, Match, Remainder};
-use crate::mistakes::attention::{KV_CACHE_SHIFT, KV_CACHE_STALE};
-use crate::mistakes::norm::QK_NORM_ORDER;
-use crate::mistakes::recorded::{NUMBER_DIFFERS, OPERATION_INPUT, OPERATION_OMITTED};
+use crate::mistakes::attention::is_of_a_cache;
+use crate::mistakes::norm::{NORM_OMITTED, QK_NORM_ORDER};
+use crate::mistakes::recorded::{NUMBER_DIFFERS, OPERATION_INPUT, OPERATION_OMITTED, RESULT_SCALED, SIGN_FLIPPED};
 use crate::mistakes::rope::ROPE_OMITTED;
 use crate::mistakes::scores::{MASK_AFTER_SOFTMAX, MASK_OMITTED};
 use crate::mistakes::{Mistake, StandsBehind};
 use crate::paid::{self, price};
 use crate::program::Recording;
 use crate::program::edits::kin;
-use crate::program::explain::{Explained, Reproduced, Search, rounded_to};
-use crate::program::forms::Form;
+use crate::program::forms::{Form, computed};
 use crate::program::held::Held;
+use crate::program::replay::on_the_way;
+use crate::program::search::{Explained, Reproduced, Search, rounded_to};
 use crate::replay::{Replay, Replayed};
-use crate::tolerance::search::{AS_NEAR, NO_RESIDUAL, PLAINLY_THE_SAME};
+use crate::tolerance::search::{AS_NEAR, NO_RESIDUAL, PLAINLY_THE_SAME, SMALL};
 
 /// Each cause once, with all taps that it explains: first the one that explains most.
 pub(super) fn findings(search: &Search<'_>, explained: &[Explained]) -> Vec<Finding> {
@@ -37,18 +38,7 @@ pub(super) fn findings(search: &Search<'_>, explained: &[Explained]) -> Vec<Find
         let (standing, without): (Vec<&Explained>, Vec<&Explained>) = open.into_iter().partition(stands);
         open = standing;
         unknown.extend(without);
-        // The order in which forms are listed settles what gives the same numbers.
-        let mut given: Vec<(String, String)> = Vec::new();
-        for explained in &open {
-            let standing = explained.reproduced.iter().filter(|r| !refuted.contains(&r.key()));
-            let least = standing.clone().map(|r| r.residual).fold(f64::INFINITY, f64::min);
-            for found in standing.filter(|r| r.residual <= (AS_NEAR * least).max(NO_RESIDUAL)) {
-                let key = found.key();
-                if !given.iter().any(|(known, _)| *known == key) {
-                    given.push((key, found.kin()));
-                }
-            }
-        }
+        let mut given = given(&open, &refuted);
         // What another line does in decoding is the same mistake.
         let gives = |kin: &str, e: &Explained| e.reproduced.iter().any(|r| r.kin() == kin);
         // So is what another layer does, which is explained already.
@@ -68,7 +58,7 @@ pub(super) fn findings(search: &Search<'_>, explained: &[Explained]) -> Vec<Find
         };
         let elsewhere = |e: &&Explained| {
             let open = explained.iter().filter(|other| !of_it.iter().any(|known| known.tap == other.tap));
-            open.filter(|other| alike(e, other)).any(|other| !has_its_own(e, other))
+            open.filter(|other| alike(e, other)).any(|other| !has_its_own(e, other) && !bears_out(other, e, &key))
         };
         // In each step of one layer another: then no number is what is done.
         let is_other_number = |e: &&Explained| {
@@ -80,12 +70,18 @@ pub(super) fn findings(search: &Search<'_>, explained: &[Explained]) -> Vec<Find
         // A cache that is read or written otherwise is so in each step of which something is wrong.
         let is_of_the_cache = of_it.iter().all(|e| {
             let mut steps = explained.iter().filter(|other| held.place(e.tap).tap == held.place(other.tap).tap);
-            !alone(e).any(|r| r.key() == key && is_of_a_cache(&r.form))
-                || steps.all(|other| alone(other).any(|r| is_of_a_cache(&r.form)))
+            !alone(e).any(|r| r.key() == key && is_of_a_cache(r.form.mistake.id))
+                || steps.all(|other| alone(other).any(|r| is_of_a_cache(r.form.mistake.id)))
         });
-        // Beside another mistake a number is fitted to anything, where no second place bears it out.
+        // Beside another mistake a number is fitted to anything, where no second place bears it out and more is left than rounding.
         let is_pair = |e: &&Explained| e.reproduced.iter().any(|r| r.key() == key && !r.others.is_empty());
-        let is_borne_out = of_it.len() > 1 || !is_free || !of_it.iter().all(is_pair);
+        let leaves_rounding = |e: &&Explained| e.reproduced.iter().any(|r| r.key() == key && r.leaves_rounding);
+        let is_found_elsewhere = |e: &&Explained| explained.iter().any(|o| o.tap != e.tap && bears_out(o, e, &key));
+        let is_borne_out = of_it.len() > 1
+            || !is_free
+            || !of_it.iter().all(is_pair)
+            || of_it.iter().all(leaves_rounding)
+            || of_it.iter().any(is_found_elsewhere);
         // Of two rows an exchange is any other order, and much gives that.
         let is_thin = of_it.iter().all(|e| e.reproduced.iter().any(|r| r.key() == key && is_thin(recording, &r.form)));
         // A token or two are given by much that all of the prompt refutes.
@@ -95,7 +91,8 @@ pub(super) fn findings(search: &Search<'_>, explained: &[Explained]) -> Vec<Find
         let in_the_prompt = |e: &&Explained| {
             explained.iter().any(|o| alike(e, o) && tokens(recording, o.tap) > FEW_ROWS && !gives(&kin, o))
         };
-        let account = account(&of_it, &key);
+        // What another line of code does alike bears it out.
+        let account = account(explained, &key, &kin);
         if !account.is_paid() {
             unpaid.push((key.clone(), account));
         }
@@ -126,6 +123,22 @@ pub(super) fn findings(search: &Search<'_>, explained: &[Explained]) -> Vec<Find
         (0..recording.program.taps().len()).rev().map(|at| (held.place(at).tap, at)).collect();
     findings.iter_mut().for_each(|finding| finding.taps.sort_by_key(|tap| order.get(tap).copied()));
     findings
+}
+
+/// What gives the numbers of some taps, by its key and its kin; the order in which forms are listed settles what gives the same.
+fn given(open: &[&Explained], refuted: &BTreeSet<String>) -> Vec<(String, String)> {
+    let mut given: Vec<(String, String)> = Vec::new();
+    for explained in open {
+        let standing = explained.reproduced.iter().filter(|r| !refuted.contains(&r.key()));
+        let least = standing.clone().map(|r| r.residual).fold(f64::INFINITY, f64::min);
+        for found in standing.filter(|r| r.residual <= (AS_NEAR * least).max(NO_RESIDUAL)) {
+            let key = found.key();
+            if !given.iter().any(|(known, _)| *known == key) {
+                given.push((key, found.kin()));
+            }
+        }
+    }
+    given
 }
 
 /// What gives the numbers of the same taps as one by this key, and is said before it.
@@ -170,12 +183,17 @@ fn digits(form: &Form) -> i32 {
 /// What is said of a cause that others stand before, and of one whose number was fitted.
 const UNTRIED: &str = "others that may give the same were not tried for want of time (--seconds)";
 
+/// What is said of a cause where decode steps show that they do not make it.
+const OF_THE_PREFILL: &str =
+    "made in the prefill alone: decode steps are off by no more than the keys and values that it left";
+
 /// A number with as many digits is none that anybody wrote.
 const PLAIN_DIGITS: i32 = 6;
 
-/// What the numbers of these taps carry for what was found of them by this key, against what it costs.
-fn account(of_it: &[&Explained], key: &str) -> Account {
-    let found = of_it.iter().filter_map(|e| Some((e.forms, e.reproduced.iter().find(|r| r.key() == key)?)));
+/// What the numbers of taps carry for what was found by this key, or by one that differs in the line of code alone, against what it costs.
+fn account(explained: &[Explained], key: &str, kin: &str) -> Account {
+    let of_it = |e: &'_ Explained| e.reproduced.iter().position(|r| r.key() == key || r.kin() == kin);
+    let found = explained.iter().filter_map(|e| Some((e.forms, &e.reproduced[of_it(e)?])));
     let cost = |(forms, found): (usize, &Reproduced)| -> f64 {
         found.forms().map(|form| price(form.mistake, &form.params, forms)).sum()
     };
@@ -196,8 +214,11 @@ fn has_another_number(one: &Explained, key: &str, other: &Explained) -> bool {
     words(found).len() < found.params.len() && alone(other).any(|r| is_of_it(&r.form))
 }
 
-fn is_of_a_cache(form: &Form) -> bool {
-    [&KV_CACHE_STALE, &KV_CACHE_SHIFT].contains(&form.mistake)
+/// Whether what was fitted of one place is found at another as well, by itself or beside another mistake.
+fn bears_out(other: &Explained, one: &Explained, key: &str) -> bool {
+    let Some(found) = one.reproduced.iter().find(|r| r.key() == key) else { return false };
+    let mut fitted = found.forms().filter(|form| form.is_fitted());
+    fitted.all(|form| other.reproduced.iter().flat_map(Reproduced::forms).any(|known| kin(known) == kin(form)))
 }
 
 /// Whether a form reads something else where there are a row or two.
@@ -225,7 +246,7 @@ const FEW_ROWS: usize = 2;
 /// What is made in several operations alike, of q and of k, is one mistake.
 fn once(findings: Vec<Finding>) -> Vec<Finding> {
     let mut out: Vec<Finding> = Vec::new();
-    let is_kin = |a: &Finding, b: &Finding| a.kin.is_some() && a.kin == b.kin && a.together.is_empty();
+    let is_kin = |a: &Finding, b: &Finding| a.kin.is_some() && a.kin == b.kin;
     let is_same =
         |a: &Finding, b: &Finding| a.cause.is_some() && (a.cause == b.cause || is_kin(a, b)) && a.matched == b.matched;
     for finding in findings {
@@ -243,14 +264,43 @@ fn join(known: &mut Finding, mut other: Finding) {
     known.alternatives.retain(|cause| alternatives.contains(cause));
     other.taps.retain(|tap| !known.taps.contains(tap));
     // What differs from place to place is not said of all.
-    if let (Some(own), Some(other)) = (&mut known.cause, &other.cause) {
-        own.params.retain(|param| other.params.contains(param));
+    let both = [&known.taps, &other.taps].map(|taps| taps.first().copied());
+    if let (Some(own), Some(theirs)) = (&mut known.cause, &other.cause) {
+        own.params.retain_mut(|(name, value)| {
+            let Some((_, their_value)) = theirs.params.iter().find(|(their_name, _)| their_name == name) else {
+                return false;
+            };
+            let of_layer =
+                of_its_layer(both[0], value).filter(|own| Some(own) == of_its_layer(both[1], their_value).as_ref());
+            match of_layer {
+                _ if value == their_value => true,
+                Some(site) => {
+                    *value = site.into();
+                    true
+                }
+                None => false,
+            }
+        });
     }
     known.take_in(other);
 }
 
+/// A tap of a place's own layer, or one that is called so already, by its name without the layer.
+fn of_its_layer(place: Option<Tap>, value: &serde_json::Value) -> Option<String> {
+    let name = value.as_str()?;
+    let tap = Tap::named(name);
+    let is_own = tap.block().is_some() && tap.block() == place?.block();
+    Some(if is_own { tap.last_site().name().to_owned() } else { name.to_owned() })
+}
+
+/// Whether a mistake can be made in whichever operation.
+fn is_of_any_operation(mistake: &Mistake) -> bool {
+    [&OPERATION_OMITTED, &SIGN_FLIPPED, &NUMBER_DIFFERS, &RESULT_SCALED].contains(&mistake)
+}
+
 /// What is left out in one place because it is done in another.
-const MOVED: [(&Mistake, &Mistake); 2] = [(&MASK_OMITTED, &MASK_AFTER_SOFTMAX), (&ROPE_OMITTED, &QK_NORM_ORDER)];
+const MOVED: [(&Mistake, &Mistake); 3] =
+    [(&MASK_OMITTED, &MASK_AFTER_SOFTMAX), (&ROPE_OMITTED, &QK_NORM_ORDER), (&NORM_OMITTED, &QK_NORM_ORDER)];
 
 /// What is done elsewhere is one mistake, not two.
 fn elsewhere(mut findings: Vec<Finding>) -> Vec<Finding> {
@@ -289,12 +339,19 @@ fn proved(search: &Search<'_>, of_it: &[&Explained], key: &str, explained: &[Exp
     let in_all = |other: &Reproduced| of_it.iter().all(|e| gives_as_well(e, key, other));
     let mut alternatives: Vec<Cause> = Vec::new();
     let mut named = vec![format!("{} {:?}", one.form.key(), BTreeSet::<&str>::new())];
+    // What can be said of any operation is not said where a cause that has a name is made there.
+    let ops = |form: &Form| form.edits.iter().map(|edit| op_of(recording, edit.at)).collect::<BTreeSet<usize>>();
+    let has_a_name =
+        |r: &&Reproduced| !is_of_any_operation(r.form.mistake) && !r.form.mistake.is_unlisted && !r.is_fitted();
+    let by_name: BTreeSet<usize> =
+        alone(of_it[0]).filter(|r| in_all(r)).filter(has_a_name).flat_map(|r| ops(&r.form)).collect();
     for other in alone(of_it[0]).filter(|r| r.key() != key && in_all(r)) {
         let is_one_too_many = other.form.mistake.is_unlisted && alternatives.len() >= UNLISTED;
         // The same in another operation, as of k in place of q, has another place, which is said.
         let is_elsewhere = other.form.mistake == one.form.mistake && other.form.class != one.form.class;
         // A number that has a name of its own is told by that.
-        let is_named = other.form.mistake == &NUMBER_DIFFERS && other.form.class == one.form.class;
+        let is_named = other.form.mistake == &NUMBER_DIFFERS && other.form.class == one.form.class
+            || is_of_any_operation(other.form.mistake) && !by_name.is_disjoint(&ops(&other.form));
         // One operation alone has another number than two have together, which come first.
         let is_one_of_two = other.is_fitted() && alternatives.iter().any(|known| known.id == other.form.mistake.id);
         let shows = is_elsewhere && !other.is_fitted() && !other.form.mistake.is_unlisted;
@@ -319,8 +376,13 @@ fn proved(search: &Search<'_>, of_it: &[&Explained], key: &str, explained: &[Exp
         }
     }
     let wrong: Vec<usize> = all.iter().map(|(tap, ..)| *tap).collect();
+    let (decoded, left): (Vec<_>, Vec<_>) =
+        all.iter().filter(|(tap, ..)| held.place(*tap).step > 0).partition(|(.., r)| r.form.steps.end > 1);
+    let in_the_prefill_alone = (decoded.is_empty() && !left.is_empty()).then_some(OF_THE_PREFILL);
+    let through = if one.others.is_empty() { same_factor_at(search, of_it[0], &one.form) } else { Vec::new() };
     let finding = |form: &Form| Finding {
         taps: taps_of(recording, held, form, &all),
+        through: through.clone(),
         untold: search.untold(form, &wrong, explained),
         op: form.edits.first().map_or_else(String::new, |edit| recording.program.said(op_of(recording, edit.at))),
         cause: Some(form.cause()),
@@ -333,7 +395,7 @@ fn proved(search: &Search<'_>, of_it: &[&Explained], key: &str, explained: &[Exp
         alone_nmse: all.iter().filter_map(|(.., r)| r.leaves_alone(form)).fold(0.0, f64::max),
         tried: of_it[0].tried.clone(),
         counted: of_it.iter().map(|e| e.counted).max().unwrap_or_default(),
-        note: form.mistake.note.map(str::to_owned).or_else(|| {
+        note: in_the_prefill_alone.or(form.mistake.note).map(str::to_owned).or_else(|| {
             Some(UNTRIED.to_owned()).filter(|_| {
                 let gives_way = form.mistake.stands_behind != StandsBehind::None || one.is_fitted();
                 gives_way && of_it.iter().any(|e| !e.untried.is_empty())
@@ -342,6 +404,21 @@ fn proved(search: &Search<'_>, of_it: &[&Explained], key: &str, explained: &[Exp
         ..shown(held, Match::Reproduced, all.iter().map(|(tap, base, r)| (*tap, *base, r.residual)))
     };
     one.forms().map(|form| (*first, finding(form))).collect()
+}
+
+/// The taps on the way to one at which the factor of a form is the same.
+fn same_factor_at(search: &Search<'_>, explained: &Explained, form: &Form) -> Vec<Tap> {
+    let (program, held) = (search.recording.program, search.held);
+    let factor = form.params.iter().find(|(name, _)| *name == "factor").and_then(|(_, value)| value.as_f64());
+    let (Some(factor), false) = (factor, explained.through.is_empty()) else { return Vec::new() };
+    let slice = held.slice(program, explained.tap);
+    let is_same = |&tap: &usize| {
+        let view = &program.taps()[tap].view;
+        let edit = Edit { at: At::Tap(tap), change: computed(&[view], move |x| Some(factor * &x[0])) };
+        view.dtype.kind() == Kind::Float && search.agrees_with(&slice, &[edit]) == Some(true)
+    };
+    let between = on_the_way(program, &slice).into_iter().filter(|&tap| held.readable(tap).is_none());
+    between.filter(is_same).map(|tap| held.place(tap).tap).collect()
 }
 
 /// What the reference does where a form is made: its number, and its line.
@@ -356,10 +433,14 @@ fn due(program: &Program, form: &Form, at: At) -> Option<String> {
         let op = op.map(|op| &program.ops()[op]);
         op.is_some_and(|op| op.operands.iter().chain(op.keywords.iter().map(|(_, x)| x)).any(is_it))
     };
+    if form.has.is_some() {
+        return form.has.clone();
+    }
+    let said = |number: f64| if number.abs() < SMALL { format!("{number:e}") } else { number.to_string() };
     match (form.due, op.map(|op| program.said(op))) {
-        (Some(number), Some(line)) if holds(number) => Some(format!("{number} in {line}")),
-        (Some(number), Some(line)) => Some(format!("{number}, used at {line}")),
-        (number, line) => number.map(|number| number.to_string()).or(line),
+        (Some(number), Some(line)) if holds(number) => Some(format!("{} in {line}", said(number))),
+        (Some(number), Some(line)) => Some(format!("{}, used at {line}", said(number))),
+        (number, line) => number.map(said).or(line),
     }
 }
 
@@ -445,12 +526,12 @@ fn unexplained(
 ) -> Finding {
     let program = recording.program;
     // What gives the numbers, and is not proved by them, comes nearest.
-    let given = |e: &Explained| -> Option<Reproduced> {
+    let given = |e: &Explained| -> Vec<Reproduced> {
         let found = e.reproduced.iter().find(|r| unpaid.iter().any(|(key, _)| *key == r.key()));
-        found.or(e.nearest.as_ref()).cloned()
+        found.map_or_else(|| e.nearest.clone(), |found| vec![found.clone()])
     };
-    let nearest = |e: &Explained| given(e).map(|nearest| nearest.key());
-    let near = given(first).filter(|_| all.iter().all(|e| nearest(e) == nearest(first)));
+    let by_key = |e: &Explained, key: &str| given(e).into_iter().find(|nearest| nearest.key() == key);
+    let near = given(first).into_iter().find(|near| all.iter().all(|e| by_key(e, &near.key()).is_some()));
     let account = near.as_ref().and_then(|near| unpaid.iter().find(|(key, _)| *key == near.key()));
     let others = first.reproduced.iter().map(|r| r.form.mistake.id).collect::<BTreeSet<_>>().len();
     let supposed = first.supposed.map(|choice| {
@@ -463,7 +544,9 @@ fn unexplained(
         let ids = within.join(", ");
         format!("{ids}: leaves no more than rounding does, and is not ruled out: too little is off to prove it")
     });
-    let left = |e: &Explained| near.as_ref().and(given(e)).map_or(e.base, |nearest| nearest.residual);
+    let left = |e: &Explained| {
+        near.as_ref().and_then(|near| by_key(e, &near.key())).map_or(e.base, |nearest| nearest.residual)
+    };
     let matched = if near.is_some() { Match::Closest } else { Match::Unknown };
     let shown = shown(held, matched, all.iter().map(|e| (e.tap, e.base, left(e))));
     let mut taps: Vec<Tap> = shown.shown_at.iter().map(|place| place.tap).collect();

@@ -4,19 +4,24 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use firstdiff_compare::{Layout, Place, TapReport, is_of_expert};
 use firstdiff_model::{Cache, keep};
-use firstdiff_program::{DType, Kind, Program, ProgramTap, Tensor, Values};
+use firstdiff_program::{At, DType, Edit, Kind, Program, ProgramTap, Slice, Tensor, Values};
 use firstdiff_trace::{Rows, Site, Tap};
 use ndarray::{ArrayD, Axis, IxDyn};
 
+use crate::program::forms::computed;
+use crate::program::replay::on_the_way;
 use crate::program::{Candidate, Recording};
 use crate::replay::right::jittered;
 use crate::replay::{ReplayError, can_be_read};
+use crate::tolerance::replay::NEAR_AN_EDGE;
 
 /// The values of the taps that a candidate recorded whole, in the program's axes, by the tap's index in the program.
 pub(crate) struct Held {
     values: HashMap<usize, Own>,
     /// Rows of experts that take all tokens, of which the candidate holds those alone that are sent to them; and of other taps the positions that it holds.
     parts: HashMap<usize, Part>,
+    /// Taps that mix positions of others of which the candidate holds some, and those wrong: nobody knows what else these read.
+    mixing: HashMap<usize, BTreeSet<usize>>,
     /// Those whose rows may be of one token or another.
     unread: HashSet<usize>,
     /// What is wrong beyond the program's part, where a tap is longer.
@@ -132,7 +137,9 @@ impl Held {
                 let probs = reports.get(&Place { tap: place.tap.sibling(Site::Probs), ..place });
                 let is_hidden = place.tap.last_site() == Site::Scores && probs.is_some_and(|p| p.status.agrees());
                 beyond.extend(error.filter(|_| !is_hidden).map(|error| (number, error)));
-                let is_readable = is_of_its_kind(tap, &own) && can_be_read(place_of(tap).tap.last_site(), &array(&own));
+                let is_readable = is_of_its_kind(tap, &own)
+                    && can_be_read(place_of(tap).tap.last_site(), &array(&own))
+                    && !report.is_some_and(TapReport::is_in_an_unknown_order);
                 let is_in_own_order = report.is_some_and(TapReport::is_in_own_order);
                 values.insert(number, Own { is_readable, is_in_own_order, ..Own::of(own) });
             }
@@ -142,11 +149,9 @@ impl Held {
         }
         let places = taps.iter().map(place_of).collect();
         let (kept, cache) = (kept(taps, candidate.cache.0), candidate.cache.0);
-        let mut held = Held { values, parts, unread: HashSet::new(), beyond, places, kept, cache };
-        for tap in held.kept.clone() {
-            let read_back = held.get(tap).map(|own| held.read_back(own));
-            held.values.get_mut(&tap).into_iter().for_each(|own| own.read_back = read_back.clone());
-        }
+        let mut held =
+            Held { values, parts, mixing: HashMap::new(), unread: HashSet::new(), beyond, places, kept, cache };
+        held.read_back_what_is_kept();
         Ok(held)
     }
 
@@ -175,12 +180,47 @@ impl Held {
         self.get(tap).map(array).or_else(|| self.positions(tap).map(|part| part.values.clone()))
     }
 
-    /// Takes what is due for the rows of a tap that the candidate does not hold: nobody reads them.
+    /// Takes what is due for the rows of a tap that the candidate does not hold.
     pub(crate) fn complete(&mut self, tap: usize, due: &ArrayD<f64>) {
-        let Some(part) = self.parts.get(&tap).filter(|part| part.is_enough) else { return };
-        let whole = part.within(due);
-        let is_readable = whole.iter().all(|x| x.is_finite());
-        self.values.extend(floats(whole).map(|values| (tap, Own { is_readable, ..Own::of(values) })));
+        let Some(part) = self.parts.get(&tap) else { return };
+        let (whole, is_recorded) = (part.within(due), part.is_enough);
+        let is_readable = can_be_read(self.places[tap].tap.last_site(), &whole);
+        let values = floats(whole);
+        self.values.extend(values.map(|values| (tap, Own { is_readable, is_recorded, ..Own::of(values) })));
+        let read_back = self.readable(tap).filter(|_| self.is_kept(tap)).map(|own| self.read_back(own));
+        self.values.get_mut(&tap).into_iter().for_each(|own| own.read_back = read_back.clone());
+    }
+
+    /// What makes a tap of what is read as the candidate holds it.
+    pub(crate) fn slice<'p>(&self, program: &'p Program, tap: usize) -> Slice<'p> {
+        self.slice_without(program, tap, &BTreeSet::new())
+    }
+
+    /// The same without some taps.
+    pub(crate) fn slice_without<'p>(&self, program: &'p Program, tap: usize, without: &BTreeSet<usize>) -> Slice<'p> {
+        Slice::of(program, tap, |other| self.is_read_by(other, tap) && !without.contains(&other))
+    }
+
+    /// Whether another tap is computed from what the candidate holds of one.
+    pub(crate) fn is_read_by(&self, tap: usize, other: usize) -> bool {
+        let is_mixed = || self.mixing.get(&other).is_some_and(|mixed| mixed.contains(&tap));
+        self.readable(tap).is_some() && !is_mixed()
+    }
+
+    /// Computes a tap without others of which it mixes positions that nobody knows.
+    pub(crate) fn mixes(&mut self, tap: usize, others: BTreeSet<usize>) {
+        self.mixing.insert(tap, others);
+    }
+
+    /// A tap of which some positions are held, with other values at the rest.
+    pub(crate) fn with_other_rows(&self, tap: usize) -> Option<Tensor<'static>> {
+        let (part, own) = self.positions(tap).zip(self.readable(tap))?;
+        floats(part.within(&array(own).mapv(|x| 0.5 - 2.0 * x)))
+    }
+
+    /// Whether some tap is held in part, or read otherwise than it was recorded.
+    pub(crate) fn is_in_part(&self) -> bool {
+        !self.parts.is_empty() || !self.unread.is_empty() || !self.beyond.is_empty()
     }
 
     /// The tap and its step, by its index in the program.
@@ -212,6 +252,15 @@ impl Held {
             }
             ExpertRowsFound::Some(_) => {}
         }
+    }
+
+    /// Takes a tap's values in another layout than the comparison read them in.
+    pub(crate) fn read_as(&mut self, tap: usize, values: ArrayD<f64>) {
+        let is_readable = can_be_read(self.places[tap].tap.last_site(), &values);
+        let Some(values) = floats(values) else { return };
+        let read_back = self.is_kept(tap).then(|| self.read_back(&values));
+        self.beyond.remove(&tap);
+        self.values.insert(tap, Own { is_readable, read_back, ..Own::of(values) });
     }
 
     /// Takes nothing for the candidate's values of a tap: nothing shows whose its rows are.
@@ -272,17 +321,86 @@ impl Held {
         self.values.get(&tap).filter(|own| own.is_readable).map(|own| own.read_back.as_ref().unwrap_or(&own.values))
     }
 
+    /// Whether what comes behind a tap is computed from what the candidate recorded of it.
+    pub(crate) fn goes_on_with(&self, tap: usize) -> bool {
+        self.get(tap).and(self.readable(tap)).is_some()
+    }
+
     /// Whether a tap is read back from a cache whose type rounds it.
     pub(crate) fn is_kept(&self, tap: usize) -> bool {
         self.kept.contains(&tap)
     }
 
+    /// The type that it takes keys and values to be kept in.
+    pub(crate) fn cache(&self) -> Cache {
+        self.cache
+    }
+
+    /// Takes them to be kept in another type.
+    pub(crate) fn keeps_in(&mut self, program: &Program, cache: Cache) {
+        self.values.values_mut().for_each(|own| own.read_back = None);
+        (self.kept, self.cache) = (kept(program.taps(), cache), cache);
+        self.read_back_what_is_kept();
+    }
+
+    fn read_back_what_is_kept(&mut self) {
+        for tap in self.kept.clone() {
+            let read_back = self.values.get(&tap).map(|own| self.read_back(&own.values));
+            self.values.get_mut(&tap).into_iter().for_each(|own| own.read_back = read_back.clone());
+        }
+    }
+
+    /// What a slice makes of the keys and values that it computes: they are read back from the cache.
+    pub(crate) fn keeping(&self, program: &Program, slice: &Slice<'_>) -> Vec<Edit> {
+        self.keeping_as(program, slice, as_read_back)
+    }
+
+    /// The same, where what lies near the edge of a step falls to its other side.
+    pub(crate) fn keeping_otherwise(&self, program: &Program, slice: &Slice<'_>) -> Vec<Edit> {
+        self.keeping_as(program, slice, beside_an_edge)
+    }
+
+    fn keeping_as(&self, program: &Program, slice: &Slice<'_>, read_back: ReadBack) -> Vec<Edit> {
+        if self.kept.is_empty() {
+            return Vec::new();
+        }
+        let made = on_the_way(program, slice).into_iter();
+        let cache = self.cache;
+        let edit = |tap: usize| {
+            let change = computed(&[&program.taps()[tap].view], move |x| Some(read_back(cache, &x[0])));
+            Edit { at: At::Tap(tap), change }
+        };
+        made.filter(|&tap| self.is_kept(tap) && !self.is_read_by(tap, slice.target())).map(edit).collect()
+    }
+
     /// Keys or values as they are read back from the cache.
     pub(crate) fn read_back(&self, value: &Tensor<'_>) -> Tensor<'static> {
-        let mut heads = array(value);
-        keep(self.cache, &mut heads);
-        floats(heads).unwrap_or_else(|| value.clone().into_owned())
+        floats(as_read_back(self.cache, &array(value))).unwrap_or_else(|| value.clone().into_owned())
     }
+
+    /// The same, where what lies near the edge of a step falls to its other side.
+    pub(crate) fn read_back_otherwise(&self, value: &Tensor<'_>) -> Tensor<'static> {
+        floats(beside_an_edge(self.cache, &array(value))).unwrap_or_else(|| value.clone().into_owned())
+    }
+}
+
+/// What becomes of keys or values in a cache.
+type ReadBack = fn(Cache, &ArrayD<f64>) -> ArrayD<f64>;
+
+fn as_read_back(cache: Cache, heads: &ArrayD<f64>) -> ArrayD<f64> {
+    let mut heads = heads.clone();
+    keep(cache, &mut heads);
+    heads
+}
+
+/// As they are read back where what lies so near the edge of a step that rounding before may take it over falls to its other side.
+fn beside_an_edge(cache: Cache, heads: &ArrayD<f64>) -> ArrayD<f64> {
+    let moved = |times: f64| as_read_back(cache, &(heads * times));
+    let (mut own, below, above) = (moved(1.0), moved(1.0 - NEAR_AN_EDGE), moved(1.0 + NEAR_AN_EDGE));
+    ndarray::Zip::from(&mut own).and(&below).and(&above).for_each(|own, &below, &above| {
+        *own = if above == *own { below } else { above };
+    });
+    own
 }
 
 /// The keys and values of a decoder's layers as they are kept: keys after what is done to them last.
@@ -319,9 +437,12 @@ fn layouts<'a>(taps: &'a [TapReport]) -> Layouts<'a> {
 }
 
 /// Whether a tap that was not compared is read in the layout of others of its name: it is of other experts, its rows stand in an order of their own, or what
-/// it reads may explain its error.
+/// it reads may explain its error, or no order of its axes is the reference's.
 fn is_read_alike(report: &TapReport) -> bool {
-    report.is_of_other_experts() || report.is_in_own_order() || report.layout.is_none() && report.is_inconclusive()
+    report.is_of_other_experts()
+        || report.is_in_own_order()
+        || report.is_in_an_unknown_order()
+        || report.layout.is_none() && report.is_inconclusive()
 }
 
 /// The candidate's values of a tap. What was not compared because of other experts stands as others of its name do.
@@ -340,6 +461,7 @@ fn values_of(
         nearest.extend(alike.iter().map(|(_, layout)| *layout));
     }
     let layout = match nearest.split_first() {
+        None if report.is_in_an_unknown_order() => &Layout::Reshaped,
         None => &Layout::Same,
         Some((first, others)) if others.iter().all(|other| other == first) => first,
         Some(_) => return Ok(None),

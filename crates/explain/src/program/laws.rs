@@ -13,6 +13,7 @@ use ndarray::{ArrayD, Axis, concatenate};
 
 use crate::explain::{Effort, Finding, Progress};
 use crate::laws::{Measured, Wrong, allowed_at, called_from, kind_of, law_of, left_by};
+use crate::mistakes::{BeginsLater, Mistake};
 use crate::other_weights::{Experts, Known, OtherWeights};
 use crate::program::forms::computed;
 use crate::program::forms::embedding::picked;
@@ -40,7 +41,11 @@ pub(crate) fn measure(
             }
             let known = weights.get_or_init(|| weights_of(recording, held));
             let measured = of_finding(recording, candidate, held, replay, known, finding);
-            finding.take_law(measured, effort);
+            let begins_later = begins_later(finding, replay);
+            let may_be = |mistake: &Mistake| {
+                effort.tries(mistake) && !(begins_later && mistake.begins_later == BeginsLater::Never)
+            };
+            finding.take_law(measured, &may_be);
         }
     };
     of(findings, &|finding| finding.asks_for_a_law() && !finding.is_decoded());
@@ -57,6 +62,13 @@ pub(crate) fn measure(
     }
     of(findings, &|finding| finding.asks_for_a_law() && finding.is_decoded());
     of(findings, &|finding| finding.is_coarse(candidate.profile) && !finding.is_decoded());
+}
+
+/// Whether it is shown behind a decode step of which the same tap is right.
+fn begins_later(finding: &Finding, replay: &Replay) -> bool {
+    let is_before =
+        |place: Place| place.step > 0 && finding.shown_at.iter().any(|at| at.tap == place.tap && at.step > place.step);
+    replay.taps.iter().any(|t| t.report.status.agrees() && t.is_blamed() && is_before(t.report.place))
 }
 
 /// What the law of one finding leaves in the decode steps of another, where it gives them.

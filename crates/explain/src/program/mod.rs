@@ -1,31 +1,40 @@
 //! Replay and explain on a recorded program: each operation of a candidate judged by the one that the reference ran there.
 
 mod arithmetic;
+mod budget;
 mod condition;
 mod context;
 mod edits;
 mod explain;
 mod findings;
+mod first;
 mod forms;
 mod held;
+mod judge;
+mod kept;
 mod laws;
+mod layouts;
 mod mixture;
 mod not_testable;
 mod orders;
 mod partial;
 mod places;
+mod quantised;
 mod replay;
 mod routing;
 mod rows;
+mod search;
 mod stand;
 mod taken_back;
 
-use firstdiff_compare::{ExpertRows, InReferenceOrder, Place, SeenPadding, TapReport};
+use firstdiff_compare::{ExpertRows, InReferenceOrder, Place, Profile as Judged, SeenPadding, TapReport};
 use firstdiff_model::{Cache, Profile};
+use firstdiff_parity::session::Session;
 use firstdiff_program::{Arithmetic, Half, Program, Weights};
 use firstdiff_trace::{DType, Dump};
 
 pub use crate::program::explain::explain;
+pub use crate::program::first::first_tokens;
 pub use crate::program::replay::replay;
 use crate::replay::operation::is_coarse;
 
@@ -57,16 +66,53 @@ pub struct Candidate<'a> {
     pub is_padded: bool,
     /// In what arithmetic a right candidate works.
     pub profile: Profile,
-    /// The type in which it keeps keys and values, and whether nobody says so.
-    pub cache: (Cache, bool),
+    /// The type in which it keeps keys and values, and who says so.
+    pub cache: (Cache, CacheSaidBy),
     /// Whether the program's tokens are those that it was fed: what reads them is judged only then.
     pub are_tokens_known: bool,
 }
 
-impl Candidate<'_> {
+/// What says in which type keys and values are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CacheSaidBy {
+    /// A dump, or who compares.
+    Word,
+    /// Values come out right with this type alone.
+    Values,
+    /// Nothing.
+    Nothing,
+}
+
+impl CacheSaidBy {
+    fn of(session: &Session) -> CacheSaidBy {
+        match (session.known_cache(), session.cache_shown_by()) {
+            (None, _) => CacheSaidBy::Nothing,
+            (_, Some(_)) => CacheSaidBy::Values,
+            _ => CacheSaidBy::Word,
+        }
+    }
+}
+
+impl<'a> Candidate<'a> {
+    /// As a comparison with the reference read it; `taps`: as that lists them.
+    pub fn of(session: &'a Session, values: &'a InReferenceOrder<'a>, taps: &'a [TapReport]) -> Candidate<'a> {
+        Candidate {
+            dump: &session.candidate,
+            recorded: session.recorded()[1],
+            values,
+            taps,
+            experts: &session.experts,
+            padding: &session.padding,
+            is_padded: session.is_padded,
+            profile: profile(session.options.profile, session.options.cache),
+            cache: (session.options.cache, CacheSaidBy::of(session)),
+            are_tokens_known: true,
+        }
+    }
+
     /// What its profile's arithmetic is called in a program; `None` where it is f64.
     fn arithmetic(&self) -> Option<Arithmetic> {
-        arithmetic(self.profile)
+        arithmetic(self.profile.with_cache(self.cache.0))
     }
 
     /// The arithmetic of exact values: what the program itself rounds to 16 bits is exact where a right candidate may round it otherwise.
@@ -85,12 +131,23 @@ impl Candidate<'_> {
     }
 }
 
+/// The arithmetic of a comparison's profile, with a type of cache.
+pub fn profile(named: Judged, cache: Cache) -> Profile {
+    match named {
+        Judged::Exact => Profile::Exact,
+        Judged::F32 => Profile::F32,
+        Judged::F16 => Profile::F16,
+        Judged::Bf16 => Profile::Bf16,
+        Judged::Ggml => Profile::Ggml { cache },
+    }
+}
+
 /// What a profile's arithmetic is called in a program; `None` where it is f64.
 pub fn arithmetic(profile: Profile) -> Option<Arithmetic> {
     match profile {
         Profile::Exact => None,
         Profile::F32 => Some(Arithmetic::F32),
-        Profile::Ggml { .. } => Some(Arithmetic::Ggml),
+        Profile::Ggml { cache } => Some(Arithmetic::Ggml { cache }),
         Profile::F16 => Some(Arithmetic::Half(Half::F16)),
         Profile::Bf16 => Some(Arithmetic::Half(Half::BF16)),
     }

@@ -10,12 +10,13 @@ use firstdiff_trace::Site;
 use ndarray::ArrayD;
 
 use crate::explain::Finding;
+use crate::mistakes::Mistake;
 use crate::mistakes::attention::{KV_CACHE_SHIFT, KV_CACHE_STALE};
 use crate::mistakes::rope::OF_TABLES;
 use crate::mistakes::scores::{MASK_AFTER_SOFTMAX, MASK_OMITTED, WINDOW_SIZE};
 use crate::program::context::Context;
-use crate::program::explain::{Search, reads_large};
 use crate::program::forms::{Form, Tune, forms, sees_the_past_alone, turns, window};
+use crate::program::search::{Search, reads_large};
 
 /// Whether each id shows where it could have been made.
 type Seen = BTreeMap<&'static str, bool>;
@@ -32,7 +33,7 @@ pub(super) fn not_testable(search: &mut Search<'_>, findings: &[Finding]) -> Vec
     let mut made: BTreeSet<usize> = BTreeSet::new();
     let mut judged: Vec<usize> = Vec::new();
     for tap in (0..taps.len()).filter(|&tap| held.is_recorded(tap)) {
-        made.extend(Slice::of(program, tap, |other| held.readable(other).is_some()).ops());
+        made.extend(held.slice(program, tap).ops());
         judged.push(tap);
     }
     // One line of code is alike in all layers: first its first tap of the prompt, and of the last step.
@@ -93,7 +94,7 @@ fn edits(form: &Form) -> Vec<Edit> {
 fn shown_by(search: &mut Search<'_>, tap: usize, has_decoded: bool, seen: &mut Seen) -> BTreeSet<&'static str> {
     let (program, held) = (search.recording.program, search.held);
     let Some(replayed) = search.replays.of(held.place(tap)) else { return BTreeSet::new() };
-    let slice = Slice::of(program, tap, |other| held.readable(other).is_some());
+    let slice = held.slice(program, tap);
     // Another choice than the one that was taken for the candidate's may show.
     let is_supposed = slice.known().any(|known| held.get(known).is_none() && held.part(known).is_none());
     let might = is_supposed || !replayed.report.status.agrees() || reads_large(program, &slice);
@@ -102,15 +103,18 @@ fn shown_by(search: &mut Search<'_>, tap: usize, has_decoded: bool, seen: &mut S
     }
     let Some(own) = search.whole(&slice) else { return BTreeSet::new() };
     let context = Context::new(program, held, &slice, &search.exact, Arc::new(own));
+    let step = program.taps()[tap].step;
     for op in context.ops() {
         if turns(&context, op) {
             // At position 0 nothing is turned.
-            let step = program.taps()[tap].step;
             let shows = step > 0 || program.steps().get(step).is_some_and(|step| step.tokens > 1);
             OF_TABLES.into_iter().for_each(|mistake| *seen.entry(mistake.id).or_insert(false) |= shows);
         }
-        if !has_decoded && sees_the_past_alone(&context, op) {
-            for mistake in [&KV_CACHE_STALE, &KV_CACHE_SHIFT] {
+        // A mask of one token hides nothing, and may not be there.
+        let is_of_one = context.is_attention_softmax(op) && program.steps().get(step).is_some_and(|s| s.tokens == 1);
+        if is_of_one || sees_the_past_alone(&context, op) {
+            let of_a_cache: &[&Mistake] = if has_decoded { &[] } else { &[&KV_CACHE_STALE, &KV_CACHE_SHIFT] };
+            for mistake in of_a_cache.iter().chain(&[&MASK_OMITTED]) {
                 seen.entry(mistake.id).or_insert(false);
             }
         }
@@ -119,7 +123,7 @@ fn shown_by(search: &mut Search<'_>, tap: usize, has_decoded: bool, seen: &mut S
         }
     }
     let all: Vec<Form> = forms(&context).into_iter().filter(counts).collect();
-    for form in all.iter().filter(|form| search.effort.tries(form.mistake)) {
+    for form in all.iter().filter(|form| search.effort.allows(form.mistake)) {
         let is_shown = seen.get(form.mistake.id) == Some(&true);
         // What cannot be carried out may show. One number that shows nothing does not speak for all.
         let shows = is_shown || might || search.agrees_with(&slice, &edits(form)) != Some(true);

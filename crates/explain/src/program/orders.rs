@@ -222,7 +222,7 @@ impl Orders {
             let Some(own) = held.get(*tap).map(array).filter(|own| own.shape().first() == Some(&of.rows)) else {
                 return false;
             };
-            let slice = Slice::of(both.program, *tap, |other| held.readable(other).is_some());
+            let slice = held.slice(both.program, *tap);
             // What is made of this one says nothing.
             if slice.known().any(|known| known == of.tap) {
                 return false;
@@ -243,7 +243,7 @@ impl Orders {
 fn made_of(program: &Program, held: &Held, tap: usize) -> BTreeSet<usize> {
     let (mut all, mut open) = (BTreeSet::new(), vec![tap]);
     while let Some(tap) = open.pop() {
-        let slice = Slice::of(program, tap, |other| held.readable(other).is_some());
+        let slice = held.slice(program, tap);
         open.extend(slice.known().filter(|&known| all.insert(known)));
     }
     all

@@ -1,12 +1,12 @@
 //! Judges what stands behind taps of which some positions are held, and are wrong: with the mistakes that were found there, it can be computed.
 
 use firstdiff_compare::TapReport;
-use firstdiff_program::{Edit, Program, Slice};
+use firstdiff_program::{Edit, Program};
 
 use crate::explain::Progress;
-use crate::program::explain::{Explained, Search};
 use crate::program::findings::stretch;
-use crate::replay::reason::{Reason, Unfit, UnfitInput};
+use crate::program::search::{Explained, Search};
+use crate::replay::reason::{Reason, UnfitInput};
 use crate::replay::{Replay, Replayed};
 
 /// A tap of the replay, and how it is judged.
@@ -16,14 +16,14 @@ pub(super) type Judged = (usize, Replayed);
 /// made, are tried. What nothing gives stays as it was.
 pub(super) fn judge(search: &mut Search<'_>, explained: &mut Vec<Explained>, progress: Progress<'_>) -> Vec<Judged> {
     let replays = search.replays;
-    let is_behind = |reason: &Reason| matches!(reason, Reason::Input { why: UnfitInput::Unfit(Unfit::Partial), .. });
+    let is_behind = |reason: &Reason| matches!(reason, Reason::Input { why: UnfitInput::Partial, .. });
     let taps = replays.replay.taps.iter().zip(&replays.taps).enumerate();
     let behind: Vec<(usize, usize)> =
         taps.filter(|(_, (t, _))| t.is_for(is_behind)).map(|(at, (_, tap))| (at, *tap)).collect();
     let mut judged = Vec::new();
     for (done, &(at, tap)) in behind.iter().enumerate() {
         progress(&search.held.place(tap).to_string(), done, behind.len());
-        let slice = Slice::of(search.recording.program, tap, |other| search.held.readable(other).is_some());
+        let slice = search.held.slice(search.recording.program, tap);
         if search.exact.load(&slice).is_err() {
             continue;
         }

@@ -91,7 +91,7 @@ fn computed_choice(
     tap: usize,
 ) -> Option<Tensor<'static>> {
     let program = recording.program;
-    let slice = Slice::of(program, tap, |other| held.readable(other).is_some());
+    let slice = held.slice(program, tap);
     let ops: BTreeSet<usize> = slice.ops().collect();
     let others: Vec<usize> = program.choices().filter(|&other| other != tap).collect();
     if others.iter().any(|&other| ops.contains(&program.taps()[other].op)) || slice.known().next().is_none() {

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use firstdiff_compare::{Difference, Layout, ShapeMismatch, TokenEdits, number};
+use firstdiff_compare::{Difference, Layout, TokenEdits, number};
 use firstdiff_model::Profile;
 use firstdiff_trace::Tap;
 
@@ -30,16 +30,8 @@ pub enum Reason {
     OtherTokens(TokenEdits),
     /// It was not recorded.
     NotRecorded,
-    /// It agrees in this layout, and no later tap confirms it.
-    Unconfirmed(Layout),
-    /// It is right in the model's order of rows, though the dump declares another.
-    Misdeclared,
-    /// It cannot be used as it was recorded.
-    Unfit(Unfit),
-    /// It holds some positions only, and attention needs all.
-    NeedsAllPositions,
-    /// It holds positions that the run does not have.
-    PositionsOutside,
+    /// It holds some positions only.
+    Partial,
     /// What it reads cannot be used.
     Input {
         /// The tap that it reads.
@@ -47,18 +39,10 @@ pub enum Reason {
         /// What is wrong with that.
         why: UnfitInput,
     },
+    /// It comes out in another layout than it was recorded in, which may be the mistake: nothing shows that it is the dump's own.
+    LayoutUnconfirmed(Layout),
     /// The token of a step is not known.
     NoTokenOfStep(u32),
-    /// The token at a position is not known.
-    NoTokenAt(usize),
-    /// A tap on the way is not of the model.
-    NotOfTheModel(Tap),
-    /// Keys or values of several steps cannot be joined.
-    RowsDoNotFit(String),
-    /// It reads what an operation without a known cause has made.
-    ReadsUnexplained,
-    /// It lies behind a span whose fault has no known cause.
-    BehindUnexplained,
     /// It cannot be held against what comes out of its inputs; why, in words.
     NotEvaluated(String),
     /// An operation before it could not be carried out, and the reference's own value does not tell either; why, in words.
@@ -108,16 +92,6 @@ impl Reason {
         matches!(self, Reason::NotOfTheProgram { is_of_reference: false })
     }
 
-    /// Whether its shape is not the model's, in no order of its axes.
-    pub fn is_shape(&self) -> bool {
-        matches!(self, Reason::Unfit(Unfit::Shape(_)))
-    }
-
-    /// Whether it is right in another layout than its shape says, and nothing confirms that this is the dump's own.
-    pub fn is_unconfirmed(&self) -> bool {
-        matches!(self, Reason::Unconfirmed(_))
-    }
-
     /// Whether neither the program nor the reference's own value tells what is due.
     pub fn is_not_computed(&self) -> bool {
         matches!(self, Reason::NotComputed(_))
@@ -156,21 +130,12 @@ impl fmt::Display for Reason {
                 write!(f, "inconclusive: NMSE {nmse}, where {} rounding costs {rounding}", profile.name())
             }
             Reason::NotRecorded => f.write_str("not recorded"),
-            Reason::Unconfirmed(layout) => {
-                write!(f, "matches only if {}; no later tap confirms it", layout.words("model"))
-            }
-            Reason::Misdeclared => f.write_str(
-                "it agrees as it stands, though dump.json says that its rows are in another order ('qk_rows'): correct that",
-            ),
-            Reason::Unfit(unfit) => unfit.fmt(f),
-            Reason::NeedsAllPositions => f.write_str("holds some positions only, and attention needs all"),
-            Reason::PositionsOutside => f.write_str("holds positions that the run does not have"),
+            Reason::Partial => f.write_str("holds some positions only"),
             Reason::Input { tap, why } => write!(f, "{tap}, which it reads, {why}"),
+            Reason::LayoutUnconfirmed(layout) => {
+                write!(f, "comes out only if {}; nothing that reads it confirms that", layout.words("model"))
+            }
             Reason::NoTokenOfStep(step) => write!(f, "no token is known for step {step}"),
-            Reason::NoTokenAt(position) => write!(f, "no token is known at position {position}"),
-            Reason::NotOfTheModel(tap) => write!(f, "{tap} is not of the model"),
-            Reason::RowsDoNotFit(why) => write!(f, "the rows of earlier steps do not fit: {why}"),
-            Reason::ReadsUnexplained => f.write_str("reads what an operation without a known cause has made"),
             Reason::OtherTokens(edits) => write!(f, "it is of other tokens: the candidate was fed {edits}"),
             Reason::NotEvaluated(why) | Reason::NotComputed(why) => f.write_str(why),
             Reason::NotTheReferences(why) => {
@@ -194,40 +159,22 @@ impl fmt::Display for Reason {
                 "row {row} chooses others: what it takes is {} of the largest value below what it leaves",
                 number(*margin)
             ),
-            Reason::BehindUnexplained => f.write_str("lies behind a stretch whose fault has no known cause"),
         }
     }
-}
-
-/// Why a recorded tensor cannot be used as it stands.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Unfit {
-    /// It was not recorded.
-    #[error("was not recorded")]
-    Absent,
-    /// It holds some positions only.
-    #[error("holds some positions only")]
-    Partial,
-    /// Its shape is not the model's.
-    #[error("{}", .0.words("model"))]
-    Shape(ShapeMismatch),
 }
 
 /// Why what an operation reads cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UnfitInput {
-    /// It cannot be used as it was recorded.
-    #[error(transparent)]
-    Unfit(#[from] Unfit),
+    /// Only some of its positions are known.
+    #[error("holds some positions only")]
+    Partial,
     /// Nothing right can come out of it.
     #[error("holds NaN, infinities, or rows without a key")]
     NotFinite,
     /// Keys of padding are part of it, which are not compared.
     #[error("takes up keys of padding that are not masked")]
     Padding,
-    /// It was left out of the replay.
-    #[error("was recorded wrongly, or in an unknown layout")]
-    LeftOut,
 }
 
 /// An error in one place, where rounding is everywhere. Places are along all axes of the tap.

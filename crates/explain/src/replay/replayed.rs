@@ -1,7 +1,7 @@
 //! What is a replay told, and what does it say of each tap?
 
 use firstdiff_compare::{Chunks, Place, SeenPadding, Status, TapReport};
-use firstdiff_model::{Cache, ModelError, Profile, Step};
+use firstdiff_model::{Cache, ModelError, Profile};
 use firstdiff_program::EvaluateError;
 use firstdiff_trace::{Dump, DumpError, Rows, Site, Tap};
 use serde::Serialize;
@@ -68,6 +68,9 @@ pub enum ReplayError {
     /// The dump cannot be read.
     #[error(transparent)]
     Dump(#[from] DumpError),
+    /// The candidate cannot be read beside its reference.
+    #[error(transparent)]
+    Read(Box<dyn std::error::Error + Send + Sync>),
     /// The recorded program cannot be evaluated.
     #[error(transparent)]
     Program(#[from] EvaluateError),
@@ -92,12 +95,12 @@ pub struct Replayed {
     pub takes_up: Option<&'static str>,
     /// Of a wrong one that is made by several operations of a program, in words: any of them may be it.
     pub stretch: Option<String>,
-    /// Of a wrong residual add, what was added.
-    pub fit: Option<Fit>,
     /// What comes out of the value that is due here and not of the recorded one: the recording is wrong, not the operation.
     pub misrecorded: Vec<Place>,
     /// What is right by what stands before this tap, and takes back what is off here. Of a right tap: what was made of a wrong one on the way there.
     pub taken_back: Vec<Place>,
+    /// Of a wrong residual add, what was added.
+    pub fit: Option<Fit>,
 }
 
 impl Replayed {
@@ -106,13 +109,13 @@ impl Replayed {
         Replayed {
             report,
             reason: None,
+            fit: None,
             exact_nmse: None,
             through: Vec::new(),
             from: Vec::new(),
             wrong_rows: Vec::new(),
             takes_up: None,
             stretch: None,
-            fit: None,
             misrecorded: Vec::new(),
             taken_back: Vec::new(),
         }
@@ -148,11 +151,6 @@ impl Replayed {
     pub fn listed(&self) -> TapReport {
         let reason = self.reason.as_ref().map(|reason| firstdiff_compare::Reason::Other(reason.to_string()));
         TapReport { reason, ..self.report.clone() }
-    }
-
-    /// A tap that could not be judged.
-    pub(crate) fn unchecked(step: &Step, place: Place, reason: Reason) -> Replayed {
-        Replayed { reason: Some(reason), ..Replayed::of(TapReport::unchecked(place, step.op.name().into())) }
     }
 }
 
@@ -205,8 +203,6 @@ pub struct Replay {
     pub routing: Vec<Routing>,
     /// What else should be known.
     pub warnings: Vec<String>,
-    /// Whether Q and K were read in one of two orders of their rows, and what is recorded of them is wrong in both.
-    pub order_is_open: bool,
     /// The type the candidate keeps keys and values in.
     pub cache: Cache,
     /// Whether nobody says so, and it is taken because attention comes out right with it and not without.

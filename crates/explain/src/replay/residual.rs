@@ -1,11 +1,9 @@
 //! What was added to the residual stream? The candidate's sum fitted as a·x + b·branch + c·norm(x).
 
 use firstdiff_compare::metrics::Squares;
-use firstdiff_model::Step;
 use firstdiff_trace::{Site, Tap};
 use ndarray::{ArrayD, ArrayViewD};
 
-use crate::replay::{Done, Run};
 use crate::tolerance::replay::{SINGULAR, SUM_IS};
 
 /// A residual add, fitted.
@@ -31,32 +29,30 @@ impl Fit {
     }
 }
 
-impl Run<'_> {
-    /// The sum of a residual step fitted over the stream, the branch, and the normed stream where it is at hand; where that is not it, over any
-    /// two of those and of the other taps of the stream.
-    pub(crate) fn residual(&mut self, step: &Step, number: u32, sum: &ArrayD<f64>) -> Done<Option<Fit>> {
-        let [stream, branch] = step.reads[..] else { return Ok(None) };
-        let norm = if step.tap.site == Site::HAttn { Site::AttnNorm } else { Site::FfnNorm };
-        let of_layer = |site: Site| step.tap.layer.map(|layer| Tap::layer(layer, site));
-        let before = match step.tap.layer {
-            Some(layer) if layer > 0 => Some(Tap::layer(layer - 1, Site::H)),
-            _ => None,
-        };
-        let others =
-            [Some(Tap { layer: None, site: Site::H0 }), before, of_layer(Site::AttnOut), of_layer(Site::HAttn)];
-        let mut terms: Vec<(Tap, ArrayD<f64>)> = Vec::new();
-        for tap in [Some(stream), Some(branch), of_layer(norm)].into_iter().chain(others).flatten() {
-            if terms.iter().any(|(known, _)| *known == tap) || tap == step.tap {
-                continue;
-            }
-            match self.value(tap, number)? {
-                Ok((_, wide)) if wide.shape() == sum.shape() => terms.push((tap, wide)),
-                _ if tap == stream || tap == branch => return Ok(None),
-                _ => {}
-            }
+/// A wrong sum of the tap `own` fitted over the stream and the branch, and the normed stream where it is at hand; where that is not it, over any two of those
+/// and of the other taps of the stream. `value` gives what the candidate holds of a tap.
+pub(crate) fn added(
+    own: Tap,
+    [stream, branch]: [Tap; 2],
+    sum: &ArrayD<f64>,
+    value: &dyn Fn(Tap) -> Option<ArrayD<f64>>,
+) -> Option<Fit> {
+    let norm = if own.site == Site::HAttn { Site::AttnNorm } else { Site::FfnNorm };
+    let of_layer = |site: Site| own.layer.map(|layer| Tap::layer(layer, site));
+    let before = own.layer.filter(|layer| *layer > 0).map(|layer| Tap::layer(layer - 1, Site::H));
+    let others = [Some(Tap { layer: None, site: Site::H0 }), before, of_layer(Site::AttnOut), of_layer(Site::HAttn)];
+    let mut terms: Vec<(Tap, ArrayD<f64>)> = Vec::new();
+    for tap in [Some(stream), Some(branch), of_layer(norm)].into_iter().chain(others).flatten() {
+        if terms.iter().any(|(known, _)| *known == tap) || tap == own {
+            continue;
         }
-        Ok(best_fit(sum.view(), &terms, of_layer(norm)))
+        match value(tap).filter(|value| value.shape() == sum.shape()) {
+            Some(value) => terms.push((tap, value)),
+            None if tap == stream || tap == branch => return None,
+            None => {}
+        }
     }
+    best_fit(sum.view(), &terms, of_layer(norm))
 }
 
 /// Least squares of `sum` over the first of `terms`, stream, branch and `norm`; or, where that is not it, over the two of all that are.

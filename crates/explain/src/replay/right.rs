@@ -41,11 +41,6 @@ impl Coin {
         if self.next() >> 63 == 0 { 1.0 } else { -1.0 }
     }
 
-    /// A number below `count`, which is not 0.
-    pub(crate) fn below(&mut self, count: usize) -> usize {
-        ((self.next() >> 33) % count as u64) as usize
-    }
-
     fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         self.0

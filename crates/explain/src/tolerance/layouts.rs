@@ -2,7 +2,5 @@
 
 /// A layout is tried where it leaves less than this of a tap, and takes nearly all of its error away.
 pub(crate) const NEAR_LAYOUT: f64 = 0.05;
-/// By how much a correlation must differ between two orders of rows, to tell which is meant.
+/// By how much a correlation must differ between two orders, to tell which is meant.
 pub(crate) const ORDER_TELLS: f64 = 0.2;
-/// Two tensors that correlate by less may do so by chance.
-pub(crate) const CHANCE_CORRELATION: f64 = 0.5;

@@ -38,25 +38,25 @@ pub(crate) const FLIPS: f64 = 1e-5;
 pub(crate) const ROW_SEEN: f64 = 1e-11;
 pub(crate) const ROW_WIDE: usize = 32;
 
-// The type of a cache, sums of the residual stream, other buffers (replay/kept.rs, residual.rs, doubts.rs, explain/misrecorded.rs, explain/taken_back.rs, explain/right_at_the_end.rs).
-/// What a type of cache takes away of the error of a tap that comes out right with it, at least this many times: right by a looser
-/// tolerance alone is no sign of it.
+// The type of a cache, sums of the residual stream, other buffers (program/kept.rs, residual.rs, doubts.rs, explain/misrecorded.rs, explain/taken_back.rs, explain/right_at_the_end.rs).
+/// What a type of cache takes away of the error of a tap that comes out right with it, at least this many times: right by a looser tolerance
+/// alone is no sign of it.
 pub(crate) const CACHE_TELLS: f64 = 10.0;
 /// A pivot below this makes a system of equations singular.
 pub(crate) const SINGULAR: f64 = 1e-9;
 /// NMSE below which a sum is what the fit says.
 pub(crate) const SUM_IS: f64 = 1e-6;
-/// NMSE above which two tensors have nothing in common.
-pub(crate) const UNLIKE: f64 = 0.5;
-/// NMSE of another buffer at least: what is off by less may be a small mistake, which a reader with its own hides.
-pub(crate) const OTHER_BUFFER: f64 = 1e-6;
 /// Times the tolerance that a wrong tap must be off by what it reads, to be one that takes an error back when it is right by what stands before.
 pub(crate) const TAKES_BACK: f64 = 100.0;
-/// NMSE above which the end of a run is wrong in whichever arithmetic.
-pub(crate) const PLAINLY_OFF: f64 = 1e-2;
 /// Share of its input that GELU in f32 may be off by: 1 + erf(x) is rounded beside 1. Of recordings by PyTorch 2.9 it was 2.7e-7 at the most, in 241 taps.
 pub(crate) const BESIDE_ONE: f64 = 4e-7;
 /// Rows that were sorted by their expert, and are wrong, stand in the order that leaves no more than this share of what is off as they are stored.
 pub(crate) const ORDER_LEAVES: f64 = 0.5;
 /// What rounding a table's numbers to 16 bits costs at the most, in squares of the unit: an error is even up to half of it.
 pub(crate) const TABLE_SHARE: f64 = 1.0 / 3.0;
+/// By how much the probabilities of a row may miss 1, with the few bits of bf16.
+pub(crate) const ADDS_UP: f64 = 0.02;
+/// As a share of a number, how near an edge of the cache's steps it may fall to either side: what rounding to f32 adds up to on the way.
+pub(crate) const NEAR_AN_EDGE: f64 = 1.0 / (1 << 20) as f64;
+/// How often what is normed and weighted by one operation of the program is rounded by engines that do one after the other.
+pub(crate) const NORM_AND_GAIN: f64 = 2.0;

@@ -1,6 +1,7 @@
 //! A recorded dump with changes in it, explained.
 
-use firstdiff_explain::explain::{Effort, Explanation, Options, explain};
+use firstdiff_explain::explain::{Effort, Explanation, Options};
+use firstdiff_explain::model::explain;
 use firstdiff_model::load;
 use firstdiff_trace::{Dump, Meta, NamedRows, Recorder, Rows, Tap};
 use tempfile::TempDir;

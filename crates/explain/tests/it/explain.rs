@@ -6,8 +6,9 @@ use std::collections::BTreeSet;
 
 use std::path::{Path, PathBuf};
 
-use firstdiff_explain::explain::{Effort, Explanation, Match, Options, explain};
+use firstdiff_explain::explain::{Effort, Explanation, Match, Options};
 use firstdiff_explain::mistakes::{advice, find, ids, what};
+use firstdiff_explain::model::explain;
 use firstdiff_model::{Profile, load};
 use firstdiff_trace::{Dump, Rows, Site, Tap};
 use serde_json::Value;

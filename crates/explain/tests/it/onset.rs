@@ -130,3 +130,18 @@ fn what_is_as_good_in_decoding_alone_is_named_too() {
     });
     assert_eq!(causes(&explanation), [("rope-position decode-zero".to_owned(), vec!["rope-omitted"], 1)]);
 }
+
+/// A mistake of every decoded token is named from the logits alone, though those of a later step were made with the keys of an earlier one.
+#[test]
+fn mistakes_of_decoded_tokens_are_named_from_the_logits() {
+    for (model, dump, cause) in [
+        ("llama", "faulty/llama-rope-position-decode-stuck.npz", ("rope-position decode-stuck", 2)),
+        ("qwen3", "faulty/qwen3-rope-position-decode-ahead.npz", ("rope-position 1", 1)),
+        ("qwen3", "faulty/qwen3-kv-cache-stale.npz", ("kv-cache-stale last-one's", 1)),
+    ] {
+        let explanation = changed(model, dump, &|_, tap, _, x| (tap.site == Site::Logits).then_some(x));
+        let found = causes(&explanation);
+        let found: Vec<(&str, u32)> = found.iter().map(|(cause, _, step)| (cause.as_str(), *step)).collect();
+        assert_eq!(found, [cause], "{dump}");
+    }
+}

@@ -5,7 +5,8 @@
 use std::path::{Path, PathBuf};
 
 use firstdiff_compare::{Place, Status};
-use firstdiff_explain::replay::{Options, Replay, replay};
+use firstdiff_explain::model::replay;
+use firstdiff_explain::replay::{Options, Replay};
 use firstdiff_model::{Cache, Profile, load};
 use firstdiff_trace::{Dump, Site, Tap};
 

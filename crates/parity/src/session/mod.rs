@@ -127,7 +127,22 @@ impl Session {
         token_args: &TokenArgs,
         cells: CellsOf,
     ) -> Result<Session> {
-        let [reference, candidate] = reading.open_both(reference, candidate)?;
+        let both = reading.open_both(reference, candidate)?;
+        Session::of_dumps(both, profile, rows, reading, token_args, cells)
+    }
+
+    /// The same of two dumps that are open: the reference's and the candidate's.
+    ///
+    /// # Errors
+    /// As [`Session::open`].
+    pub fn of_dumps(
+        [reference, candidate]: [Dump; 2],
+        profile: Option<Profile>,
+        rows: Option<Rows>,
+        reading: &ReadingArgs,
+        token_args: &TokenArgs,
+        cells: CellsOf,
+    ) -> Result<Session> {
         let (mut reference, mut candidate) = (token_args.add_tokens(reference)?, token_args.add_tokens(candidate)?);
         (reference, candidate) = crate::session::streams::resolve(reference, candidate)?;
         own_rows_by(&reference, &mut candidate)?;

@@ -372,9 +372,11 @@ impl Program {
         self.class(a) == self.class(b) || line(a).is_some_and(|of| line(b) == Some(of))
     }
 
-    /// Whether the line of code of an operation, or its node in a graph, is known.
+    /// Whether the line of code of an operation, or its node in a graph, is known: a step of a Plan is in no file.
     pub fn is_placed(&self, op: usize) -> bool {
-        self.ops[op].line.is_some() || self.ops[op].node.is_some()
+        let found = &self.ops[op];
+        let is_of_a_plan = || found.scope.is_some_and(|scope| !self.scopes[scope].functions.is_empty());
+        found.line.is_some() || found.node.is_some() && !is_of_a_plan()
     }
 
     /// Names of the operations without a kernel, and how often each occurs.

@@ -1,6 +1,7 @@
 //! Checks evaluation: steps, views, rounding to types, weights, and data-dependent paths.
 
 use firstdiff_program::{Arithmetic, DType, EvaluateError, Evaluator, Half, KernelError, Scalar, Tensor, Values};
+use firstdiff_trace::Cache;
 use serde_json::{Value, json};
 
 use crate::common::{Held, open};
@@ -75,11 +76,11 @@ fn activations_are_rounded_as_ggml_does() {
     let given = [(0, vec![1, 2], vec![1.0, 2.0]), (1, vec![1, 2], vec![1.0 + 2f64.powi(-12), 3.0])];
     let run = |dtype, op, arithmetic| taps(&program(dtype, op), &given, arithmetic).unwrap()[0][0];
     let exact = 7.0 + 2f64.powi(-12);
-    assert_eq!(run("f16", "ggml.MUL_MAT", Arithmetic::Ggml), 7.0);
-    assert_eq!(run("bf16", "ggml.MUL_MAT", Arithmetic::Ggml), 7.0);
-    assert_eq!(run("f32", "ggml.MUL_MAT", Arithmetic::Ggml), exact);
+    assert_eq!(run("f16", "ggml.MUL_MAT", Arithmetic::Ggml { cache: Cache::F32 }), 7.0);
+    assert_eq!(run("bf16", "ggml.MUL_MAT", Arithmetic::Ggml { cache: Cache::F32 }), 7.0);
+    assert_eq!(run("f32", "ggml.MUL_MAT", Arithmetic::Ggml { cache: Cache::F32 }), exact);
     assert_eq!(run("f16", "ggml.MUL_MAT", Arithmetic::F32), exact);
-    assert_eq!(run("f16", "linear", Arithmetic::Ggml), exact);
+    assert_eq!(run("f16", "linear", Arithmetic::Ggml { cache: Cache::F32 }), exact);
 }
 
 /// A product goes with its bias, also where another tap is read between the two; a norm that lacks a parameter, and factors that are no list, are refused.

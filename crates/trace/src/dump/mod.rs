@@ -201,7 +201,7 @@ pub fn tap_names(taps: impl IntoIterator<Item = Tap>) -> NameMap {
 /// them (text, JSON and .pt are held in memory).
 ///
 /// The files must not be changed while the dump is open.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Dump {
     pub(crate) path: PathBuf,
     pub(crate) meta: Meta,
@@ -213,12 +213,12 @@ pub struct Dump {
     pub(crate) name_map: NameMap,
     /// The index of each name in `loose`, built on first use.
     pub(crate) loose_at: OnceLock<HashMap<String, usize>>,
-    pub(crate) archive: Option<Archive>,
+    pub(crate) archive: Option<Arc<Archive>>,
     /// The element type that the caller gives for tensors without one in their header.
     pub(crate) untyped: Option<DType>,
     pub(crate) notes: Vec<String>,
     pub(crate) of_known_names: bool,
-    pub(crate) ranks: Option<Ranks>,
+    pub(crate) ranks: Option<Arc<Ranks>>,
     pub(crate) doubts: BTreeMap<(u32, Tap), String>,
 }
 
@@ -309,12 +309,12 @@ impl Dump {
 
     /// The dump with the rank dumps that it was joined from.
     pub(crate) fn with_ranks(self, ranks: Ranks) -> Dump {
-        Dump { ranks: Some(ranks), ..self }
+        Dump { ranks: Some(Arc::new(ranks)), ..self }
     }
 
     /// The rank dumps, if this dump was joined from some.
     pub fn ranks(&self) -> Option<&Ranks> {
-        self.ranks.as_ref()
+        self.ranks.as_deref()
     }
 
     pub(crate) fn header(&self, entry: &RawTensor) -> Result<Header, DumpError> {
@@ -451,6 +451,12 @@ impl Dump {
                 Ok(self)
             }
         }
+    }
+
+    /// The dump with these token ids of its prefill, whatever it says itself.
+    pub fn fed(mut self, tokens: &[i64]) -> Dump {
+        (self.meta.tokens, self.meta.sequences) = (Some(tokens.to_vec()), None);
+        self
     }
 
     /// The dump with these partly known tensors added.

@@ -233,7 +233,7 @@ pub(crate) fn assemble(
 ) -> Result<Dump, DumpError> {
     let (own, notes) = (reading.names_for(path)?, merge_notes(std::mem::take(&mut all.notes)));
     let own = own.as_ref();
-    let mut dump = Dump { meta, archive, notes, untyped: reading.dtype, ..Dump::empty(path) };
+    let mut dump = Dump { meta, archive: archive.map(Arc::new), notes, untyped: reading.dtype, ..Dump::empty(path) };
     dump.notes.extend(dump.meta.decode_differs.map(|differs| format!("{}: {differs}", path.display())));
     dump.meta.qk_rows = dump.meta.qk_rows.or(all.qk_rows);
     if let (None, Some([one])) = (&dump.meta.tokens, all.tokens.as_deref()) {

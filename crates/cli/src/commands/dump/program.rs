@@ -40,7 +40,7 @@ pub(super) fn dump(args: &DumpArgs) -> Result<usize> {
         Some(profile) => profile,
         None => precision(&reference)?.unwrap_or(Profile::F32),
     };
-    let own = arithmetic(crate::session::input::model_profile(profile, Cache::F32)).unwrap_or(Arithmetic::F64);
+    let own = arithmetic(firstdiff_explain::program::profile(profile, Cache::F32)).unwrap_or(Arithmetic::F64);
     let evaluator = Evaluator::new(&program, own, &weights);
     crate::output::write_folder(&args.output, |folder| {
         let recorder = Recorder::create(folder)?.only(&args.taps);

@@ -187,7 +187,7 @@ impl EngineSearch {
     fn judged(&self) -> Result<ReplaySession> {
         self.driver.evidence.write(&self.driver.work.join("evidence"))?;
         let input = self.candidate.clone().open().with_context(|| "what the engine wrote")?;
-        let mut replay = input.source.replayed(&input.dump)?;
+        let mut replay = input.source.replayed()?;
         replay.warnings.extend(input.notes());
         Ok(ReplaySession { input, replay, findings: Vec::new() })
     }

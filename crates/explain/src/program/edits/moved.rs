@@ -8,8 +8,9 @@ use ndarray::ArrayD;
 use serde_json::json;
 
 use super::{List, Slot, is_unary};
+use crate::mistakes::norm::QK_NORM_ORDER;
 use crate::mistakes::recorded::OPERATION_MOVED;
-use crate::program::forms::kept;
+use crate::program::forms::{kept, turns};
 use crate::program::held::{array, floats};
 
 /// Tensors near an operation on each of which it is tried.
@@ -56,7 +57,16 @@ impl<'a> List<'_, 'a> {
                 let views = [tensor.clone()].into_iter().chain(others.iter().map(|(view, ..)| view.clone()));
                 (views.collect(), Arc::new(carried_out))
             };
-            let said = |of: String| vec![("operation", json!(context.program.said(op))), ("of", json!(of))];
+            // A norm behind the rotation has a name of its own.
+            let named = |maker: Option<usize>, of: String| match context.is_of_norm(op)
+                && maker.is_some_and(|maker| turns(context, maker))
+            {
+                true => (&QK_NORM_ORDER, Vec::new()),
+                false => {
+                    let params = vec![("operation", json!(context.program.said(op))), ("of", json!(of))];
+                    (&OPERATION_MOVED, params)
+                }
+            };
             let passes = || Edit { at: At::Op(op), change: kept(x) };
             let may_be = |view: &View| is_value(view) && view != x && view.buffer != out.buffer;
             let fits = |view: &View| may_be(view) && (view.elements() == x.elements() || others.is_empty());
@@ -70,15 +80,17 @@ impl<'a> List<'_, 'a> {
                 });
                 if edits.iter().filter_map(|edit| edit.at.op()).all(is_there) {
                     let of = self.names.describe(slot.op, slot.view);
+                    let (mistake, params) = named(context.maker(slot.op, slot.view), of);
                     let bits = bits + 5.0 + (rank as f64 + 1.0).log2();
-                    self.push(bits, &OPERATION_MOVED, said(of), class, [passes()].into_iter().chain(edits).collect());
+                    self.push(bits, mistake, params, class, [passes()].into_iter().chain(edits).collect());
                 }
             }
             if fits(made) {
                 let (views, value) = instead(made);
                 let edits = vec![passes(), Edit { at: At::Tap(target), change: Change::Values(views, value) }];
-                let last = context.program.said(context.program.taps()[target].op);
-                self.push(bits + 5.0, &OPERATION_MOVED, said(format!("what {last} gives")), class, edits);
+                let last = context.program.taps()[target].op;
+                let (mistake, params) = named(Some(last), format!("what {} gives", context.program.said(last)));
+                self.push(bits + 5.0, mistake, params, class, edits);
             }
         }
     }

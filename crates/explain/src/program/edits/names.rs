@@ -32,7 +32,19 @@ impl<'c, 'a> Names<'c, 'a> {
         if let Some(tap) = (0..taps.len()).rev().find(|tap| is_it(tap) && is_last(tap)) {
             return self.tap(&self.context.held.place(tap).tap.to_string());
         }
+        // Heads that stand there once for each that reads them are those of the tap.
+        let origin = self.context.origin(op, view);
+        let is_all = |tap: &usize| Some(taps[*tap].op) == origin && taps[*tap].view.elements() < view.elements();
+        if let Some(tap) = (0..taps.len()).find(is_all) {
+            return self.tap(&self.context.held.place(tap).tap.to_string());
+        }
+        if let Some(table) = self.table(op, view) {
+            return table.to_owned();
+        }
         match self.context.maker(op, view) {
+            Some(maker) if self.context.program.said(maker) == self.context.program.said(op) => {
+                format!("an intermediate value of {}", self.context.program.said(op))
+            }
             Some(maker) => {
                 let outputs = &self.context.op(maker).outputs;
                 let part =
@@ -45,6 +57,22 @@ impl<'c, 'a> Names<'c, 'a> {
                 }
             }
             None => "a constant".to_owned(),
+        }
+    }
+
+    /// What a table is for that depends on no activation.
+    fn table(&self, op: usize, view: &View) -> Option<&'static str> {
+        let context = self.context;
+        let makes_angles = |op: usize| matches!(context.base(op), "cos" | "sin" | "polar");
+        let made_by = context.origin(op, view).map(|at| context.base(at));
+        match made_by {
+            _ if !context.is_table(view) => None,
+            Some("cos") => Some("the cosines of the rotation"),
+            Some("sin") => Some("the sines of the rotation"),
+            _ if makes_angles(op) => Some("the angles of the rotation"),
+            _ if context.leads_to(op, makes_angles) => Some("a table that the angles of the rotation are made of"),
+            _ if context.leads_to_probs(op) => Some("the mask"),
+            _ => None,
         }
     }
 

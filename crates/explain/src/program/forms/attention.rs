@@ -97,6 +97,13 @@ impl Masked {
         Some((queries, keys, Array2::from_shape_vec((queries, keys), first.collect()).ok()?))
     }
 
+    /// How many keys the last query of the first head sees, where that is not all.
+    fn window(&self, context: &Context<'_>, op: usize) -> Option<Option<usize>> {
+        let (queries, keys, hidden) = self.hidden(context, op)?;
+        let seen = hidden.row(queries.checked_sub(1)?).iter().filter(|hidden| !**hidden).count();
+        Some((seen < keys).then_some(seen))
+    }
+
     /// A query sees the keys up to its own row of the chunk.
     fn top_left(&self) -> Change {
         computed(&self.read(), |x| {
@@ -240,13 +247,12 @@ fn of_mask(context: &Context<'_>, op: usize) -> Vec<Form> {
         edits.extend(chain.iter().map(|(before, found)| Edit { at: At::Op(*before), change: kept(&found.views[0]) }));
         Form::new(mistake, params, edits)
     };
+    let due = masked.window(context, op).map(|window| window.map_or("none here".into(), |keys| format!("{keys} here")));
+    let of_window = |params, change| one(&WINDOW_SIZE, params, change).having(due.clone());
+    let ignored = masked.change(HIDDEN, |saw, position, key| key <= position || saw(key));
     let mut forms = vec![
         one(&MASK_OMITTED, vec![], masked.change(HIDDEN, |_, _, _| true)),
-        one(
-            &WINDOW_SIZE,
-            vec![("window", json!("ignored"))],
-            masked.change(HIDDEN, |saw, position, key| key <= position || saw(key)),
-        ),
+        of_window(vec![("window", json!("ignored"))], ignored),
         one(&MASK_INVERTED, vec![], masked.change(HIDDEN, |saw, _, key| !saw(key))),
         one(
             &MASK_INVERTED,
@@ -274,7 +280,7 @@ fn of_mask(context: &Context<'_>, op: usize) -> Vec<Form> {
     let looks_ahead = !sees_the_past_alone(context, op);
     // Of queries that see what follows them, a window is as long that way.
     let windows = windows(&masked, looks_ahead, |saw, position| saw(position + 1));
-    forms.extend(windows.into_iter().map(|(params, change)| one(&WINDOW_SIZE, params, change)));
+    forms.extend(windows.into_iter().map(|(params, change)| of_window(params, change)));
     forms.push(one(&MASK_SHIFTED, vec![("kind", json!("top-left"))], masked.top_left()));
     for fill in [0.0, -1.0, -10.0, -100.0, -1e3, -1e4] {
         let params = |how: &str| vec![("fill", json!(fill)), ("how", json!(how))];
@@ -495,15 +501,14 @@ fn of_cache(context: &Context<'_>, op: usize) -> Vec<Form> {
     };
     let along = Axis(axis);
     type Kept = fn(&[ArrayD<f64>], Axis) -> Option<ArrayD<f64>>;
-    let kinds: [(&'static Mistake, &str, Kept); 5] = [
-        (&KV_CACHE_STALE, "newest missing", |x, axis| joined(axis, &x[0], &ArrayD::zeros(x[1].raw_dim()))),
+    let kinds: [(&'static Mistake, &str, Kept); 4] = [
+        (&KV_CACHE_STALE, "decoded never written", |x, axis| joined(axis, &x[0], &ArrayD::zeros(x[1].raw_dim()))),
         (&KV_CACHE_SHIFT, "early", |x, axis| {
             let kept = x[0].len_of(axis).checked_sub(x[1].len_of(axis))?;
             let first = joined(axis, &x[0].slice_axis(axis, (..kept).into()).to_owned(), &x[1])?;
             joined(axis, &first, &ArrayD::zeros(x[1].raw_dim()))
         }),
         (&KV_CACHE_SHIFT, "newest first", |x, axis| joined(axis, &x[1], &x[0])),
-        (&KV_CACHE_SHIFT, "late", |x, axis| joined(axis, &ArrayD::zeros(x[1].raw_dim()), &x[0])),
         (&KV_CACHE_SHIFT, "prompt late", |x, axis| {
             let kept = x[0].len_of(axis).checked_sub(1)?;
             let first = x[0].slice_axis(axis, (..1).into()).to_owned();
@@ -515,31 +520,56 @@ fn of_cache(context: &Context<'_>, op: usize) -> Vec<Form> {
         Form::one(mistake, vec![("kind", json!(kind))], op, computed(&[past, new], move |x| keep(x, along)))
     };
     let mut forms: Vec<Form> = kinds.into_iter().map(form).collect();
-    // Of a cache that is right but for the step that is looked at.
-    let target = context.program.taps()[context.slice.target()].step;
-    let prompt = context.program.steps().first().map_or(0, |step| step.tokens);
-    if context.step_of(op) == target {
-        let unwritten = computed(&[past, new], move |x| {
-            let mut past = x[0].clone();
-            let decoded = past.len_of(along).checked_sub(prompt).filter(|decoded| *decoded > 0)?;
-            past.slice_axis_mut(along, (prompt..prompt + decoded).into()).fill(0.0);
-            joined(along, &past, &x[1])
-        });
-        let behind = computed(&[past, new], move |x| {
-            x[0].len_of(along).checked_sub(prompt).filter(|decoded| *decoded > 0)?;
-            joined(along, &x[0], &ArrayD::zeros(x[1].raw_dim()))
-        });
-        let last = computed(&[past, new], move |x| {
-            let last = x[0].len_of(along).checked_sub(x[1].len_of(along))?;
-            joined(along, &x[0], &x[0].slice_axis(along, (last..).into()).to_owned())
-        });
-        let kinds =
-            [("last-one's", last), ("decoded never written", unwritten), ("written behind the products", behind)];
-        for (kind, change) in kinds {
-            forms.push(Form::one(&KV_CACHE_STALE, vec![("kind", json!(kind))], op, change));
+    // Of a cache that is right but for the step that reads it: its slots by the rows that they hold, or `None` where none was written. The rows are those
+    // before the mistake began, those of earlier steps, and all.
+    let own_step = context.step_of(op);
+    if own_step >= context.onset {
+        type Slots = fn([usize; 3]) -> Vec<Option<usize>>;
+        let kinds: [(&'static Mistake, &str, Slots); 4] = [
+            (&KV_CACHE_STALE, "last-one's", |[_, past, all]| {
+                (0..all).map(|row| if row < past { Some(row) } else { row.checked_sub(all - past) }).collect()
+            }),
+            (&KV_CACHE_STALE, "newest missing", |[_, past, all]| {
+                (0..all).map(|row| (row < past).then_some(row)).collect()
+            }),
+            (&KV_CACHE_STALE, "earlier decoded missing", |[before, past, all]| {
+                (0..all).map(|row| (row < before || row >= past).then_some(row)).collect()
+            }),
+            (&KV_CACHE_SHIFT, "late", |[before, _, all]| {
+                (0..before).map(Some).chain([None]).chain((before..all - 1).map(Some)).collect()
+            }),
+        ];
+        let before: usize = context.program.steps()[..context.onset].iter().map(|step| step.tokens).sum();
+        let written = written_so_far(context, op);
+        for (mistake, kind, slots) in kinds {
+            let change = computed(&written, move |x| {
+                let all = ndarray::concatenate(along, &x.iter().map(|x| x.view()).collect::<Vec<_>>()).ok()?;
+                let rows = all.len_of(along);
+                let past = rows - x.last()?.len_of(along);
+                let slots = (before <= past && past < rows).then(|| slots([before, past, rows]))?;
+                let mut held = all.select(along, &slots.iter().map(|row| row.unwrap_or(0)).collect::<Vec<_>>());
+                for (slot, _) in slots.iter().enumerate().filter(|(_, row)| row.is_none()) {
+                    held.index_axis_mut(along, slot).fill(0.0);
+                }
+                (held != all).then_some(held)
+            });
+            let steps = context.onset as u32..u32::MAX;
+            forms.push(Form { steps, ..Form::one(mistake, vec![("kind", json!(kind))], op, change) });
         }
     }
     forms
+}
+
+/// What stands in the cache behind a step, as each step wrote it: what an earlier one reads otherwise is not what it wrote.
+fn written_so_far<'c>(context: &'c Context<'_>, op: usize) -> Vec<&'c View> {
+    let Some(Operand::List(parts)) = context.op(op).operands.first() else { return Vec::new() };
+    let of_part = |part: &'c Operand| -> Vec<&'c View> {
+        let Operand::View(view) = part else { return Vec::new() };
+        let maker = context.maker(op, view).filter(|&at| context.base(at) == "cat" && context.has(at));
+        let is_whole = |at: &usize| context.out(*at) == Some(view) && context.step_of(*at) > 0;
+        maker.filter(is_whole).map_or_else(|| vec![view], |at| written_so_far(context, at))
+    };
+    parts.iter().flat_map(of_part).collect()
 }
 
 fn joined(axis: Axis, a: &ArrayD<f64>, b: &ArrayD<f64>) -> Option<ArrayD<f64>> {

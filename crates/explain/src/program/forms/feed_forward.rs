@@ -38,7 +38,8 @@ pub(super) fn forms(context: &Context<'_>, op: usize) -> Vec<Form> {
     if let Some((x, last)) = activation(context, op) {
         for (name, f) in ACTIVATIONS {
             let change = computed(&[x], move |x| f(&x[0]));
-            forms.push(Form::one(&ACTIVATION, vec![(ACTIVATION.params[0].name, json!(name))], last, change));
+            let form = Form::one(&ACTIVATION, vec![(ACTIVATION.params[0].name, json!(name))], last, change);
+            forms.push(form.having(context.base(op).to_owned()));
         }
         if let Some(own) = kernel(context, op) {
             let view = x.clone();

@@ -12,7 +12,6 @@ use serde_json::{Value, json};
 use super::taps::{BEFORE, reading_kin, recorded_before};
 use super::{Form, computed, other_operand, plus, with, with_all};
 use crate::laws::called_from;
-use crate::mistakes::feed_forward::GATE_UP_SWAPPED;
 use crate::mistakes::head::{HEAD_TIED, HEAD_UNTIED};
 use crate::mistakes::linear::{
     BIAS_OMITTED, BIAS_TWICE, FUSED_SPLIT, LINEAR_INPUT, QK_ROW_ORDER, WEIGHT_STRIDE, WEIGHT_SWAPPED,
@@ -265,7 +264,9 @@ fn of_bias(context: &Context<'_>, product: &Product<'_>, op: usize) -> Vec<Form>
         let (mistake, of) = of_another(&said, false);
         Form::one(mistake, vec![of, ("part", json!("bias"))], op, change)
     };
-    let mut forms = vec![times(&BIAS_OMITTED, 0.0), times(&BIAS_TWICE, 2.0)];
+    let named = (!name.is_empty()).then(|| format!("{name} and the other biases"));
+    let named = |form: Form| form.having(named.clone());
+    let mut forms = vec![named(times(&BIAS_OMITTED, 0.0)), named(times(&BIAS_TWICE, 2.0))];
     forms.extend(beside(context, bias, name).into_iter().map(other));
     forms
 }
@@ -305,12 +306,6 @@ fn of_weight(context: &Context<'_>, product: &Product<'_>, op: usize) -> Vec<For
         let view = View { buffer, ..weight.clone() };
         let (mistake, of) = of_another(&said, experts);
         let form = Form::one(mistake, vec![of], op, instead(view.clone()));
-        // A gate that holds what it should let through, and the reverse: the activation is on the other of the two.
-        let feeds =
-            |at: usize| context.leads_to(at, |reader| context.base(reader) == "mul" && context.is_gated(reader));
-        if form.mistake == &WEIGHT_SWAPPED && feeds(op) && !has_same_product(context, product, buffer) {
-            forms.push(Form { mistake: &GATE_UP_SWAPPED, params: vec![], ..form.clone() });
-        }
         let bias = product.bias.and_then(|(at, bias)| Some((at, super::norm::bias_beside(context, &view, bias)?)));
         if let Some((at, bias)) = bias {
             let both = with_all(record, [(place, Operand::View(view)), (at, Operand::View(bias))]);
@@ -345,20 +340,6 @@ fn of_weight(context: &Context<'_>, product: &Product<'_>, op: usize) -> Vec<For
         }
     }
     forms
-}
-
-/// Whether the candidate recorded the product of the same input with another matrix, and it holds the same numbers.
-fn has_same_product(context: &Context<'_>, product: &Product<'_>, other: usize) -> bool {
-    let reads = |op: usize, buffer: usize| context.tensors(op).iter().any(|(_, view)| view.buffer == buffer);
-    let own = |tap: &usize| {
-        let op = context.program.taps()[*tap].op;
-        reads(op, other) && reads(op, product.x.1.buffer)
-    };
-    let mut taps = (0..context.program.taps().len()).filter(own).filter_map(|tap| context.held.readable(tap));
-    taps.any(|found| {
-        let found = array(found);
-        found.len() == context.own.len() && found.iter().zip(context.own.iter()).all(|(a, b)| a == b)
-    })
 }
 
 /// What it is to take another weight for one, by what `beside` calls it.

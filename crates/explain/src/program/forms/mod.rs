@@ -6,6 +6,7 @@ mod feed_forward;
 mod generic;
 pub(crate) mod linear;
 mod norm;
+mod precision;
 mod residual;
 mod rotation;
 mod router;
@@ -15,6 +16,7 @@ mod stored;
 mod taps;
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 use firstdiff_program::{
@@ -24,7 +26,8 @@ use ndarray::ArrayD;
 
 use crate::explain::Cause;
 use crate::mistakes::recorded::NUMBER_DIFFERS;
-use crate::mistakes::{Mistake, Params};
+use crate::mistakes::stored::is_of_the_reader;
+use crate::mistakes::{Mistake, Params, Values as ParamValues};
 use crate::program::context::Context;
 use crate::program::held::{array, floats};
 
@@ -44,10 +47,12 @@ pub(crate) struct Form {
     pub(crate) tune: Option<Tune>,
     /// The reference's own number, where it has another one.
     pub(crate) due: Option<f64>,
+    /// What the reference has, where that is no number.
+    pub(crate) has: Option<String>,
     /// What it has in common with others that one line of code does: the tensor that is cut at other places.
     pub(crate) kin: Option<String>,
-    /// The decode step that it begins with, where those before are right.
-    pub(crate) begins_at: Option<u32>,
+    /// The steps in which it is made: not in decode steps before it begins, or in the prefill alone.
+    pub(crate) steps: Range<u32>,
 }
 
 /// A number that may be any.
@@ -64,7 +69,7 @@ pub(crate) struct Tune {
 
 impl Form {
     pub(crate) fn new(mistake: &'static Mistake, params: Params, edits: Vec<Edit>) -> Form {
-        Form { mistake, params, edits, class: 0, tune: None, due: None, kin: None, begins_at: None }
+        Form { mistake, params, edits, class: 0, tune: None, due: None, has: None, kin: None, steps: 0..u32::MAX }
     }
 
     /// A form of one operation.
@@ -122,9 +127,20 @@ impl Form {
         Form { due: number.into(), ..self }
     }
 
+    /// With what the reference has, in words.
+    pub(crate) fn having(self, words: impl Into<Option<String>>) -> Form {
+        Form { has: words.into(), ..self }
+    }
+
     /// What is said of it.
     pub(crate) fn cause(&self) -> Cause {
         Cause { id: self.mistake.id, params: self.params.clone() }
+    }
+
+    /// Whether a number of it was read off the candidate.
+    pub(crate) fn is_fitted(&self) -> bool {
+        let is_free = |name: &str| self.mistake.param(name).is_some_and(|param| param.values == ParamValues::Free);
+        self.params.iter().any(|(name, value)| is_free(name) && value.is_number())
     }
 
     /// What tells it from other forms, wherever it is made: what follows from the shape of a matrix does not.
@@ -161,7 +177,7 @@ impl Form {
 
 /// All forms of the operations of a slice, the plainest first. What is one line of code in several layers is done otherwise in all of them.
 pub(crate) fn forms(context: &Context<'_>) -> Vec<Form> {
-    let groups: [fn(&Context<'_>, usize) -> Vec<Form>; 13] = [
+    let groups: [fn(&Context<'_>, usize) -> Vec<Form>; 14] = [
         embedding::forms,
         norm::forms,
         linear::forms,
@@ -175,6 +191,7 @@ pub(crate) fn forms(context: &Context<'_>) -> Vec<Form> {
         linear::last,
         generic::forms,
         attention::of_few_bits,
+        precision::forms,
     ];
     let (mut all, mut known): (Vec<Form>, HashMap<(String, usize), usize>) = Default::default();
     let mut add = |all: &mut Vec<Form>, group: fn(&Context<'_>, usize) -> Vec<Form>| {
@@ -211,22 +228,27 @@ fn together(context: &Context<'_>, all: &[Form]) -> Vec<Form> {
         let view = context.tensors(op).into_iter().map(|(_, view)| view).find(|view| context.is_activation(view))?;
         Some(view.buffer)
     };
-    let each = |form| [Some((form, None)), read(form).map(|buffer| (form, Some(buffer)))];
-    // A table that rows are looked up in is read by another line than a matrix.
+    // A table that rows are looked up in is read by another line than a matrix, but for what reads the file.
     let looks_up = |form: &Form| {
         let op = form.edits.first().and_then(|edit| edit.at.op());
         op.is_some_and(|op| context.base(op) == "embedding")
     };
-    for (form, of_one) in all.iter().flat_map(each).flatten() {
+    let has_tables = all.iter().any(looks_up);
+    let each = |form| {
+        let of_one = read(form).map(|buffer| format!(" of {buffer}"));
+        let of_the_file = (has_tables && is_of_the_reader(form.mistake)).then(|| " everywhere".to_owned());
+        let own = (!looks_up(form)).then(String::new);
+        own.into_iter().chain(of_one).chain(of_the_file).map(move |of| (form, of))
+    };
+    for (form, of) in all.iter().flat_map(each) {
         let is_a_number = form.mistake == &NUMBER_DIFFERS;
         let key = match (&form.tune, form.due) {
-            (None, _) if looks_up(form) => continue,
             (None, _) if form.edits.iter().all(|edit| edit.at.op().is_some()) => form.key(),
             (Some(_), Some(due)) if is_a_number => format!("{} {due}", form.mistake.id),
             (Some(tune), _) if !is_a_number => format!("{} {}", form.key(), tune.right),
             _ => continue,
         };
-        let key = of_one.map_or_else(|| key.clone(), |buffer| format!("{key} of {buffer}"));
+        let key = key + &of;
         match groups.iter_mut().find(|(known, ..)| *known == key) {
             Some((_, known, count)) => {
                 if is_a_number {

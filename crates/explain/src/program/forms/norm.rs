@@ -79,6 +79,15 @@ fn of_root(context: &Context<'_>, op: usize) -> Vec<Form> {
         Some(x[0].mean_axis(axis)?.insert_axis(axis).mapv(|x| x + eps))
     });
     forms.push(Form::one(&NORM_AXIS, vec![("kind", json!("over-positions"))], add, over_positions));
+    if let Some(heads) = heads_axis(context, op, squares) {
+        let over_heads = computed(&[squares], move |x| {
+            let mean = mean_over(&x[0], &[heads, x[0].ndim().checked_sub(1)?])?.mapv(|x| x + eps);
+            let mut shape = x[0].shape().to_vec();
+            *shape.last_mut()? = 1;
+            Some(mean.broadcast(shape)?.to_owned())
+        });
+        forms.push(Form::one(&NORM_WIDTH, vec![("kind", json!("all-heads"))], add, over_heads));
+    }
     let columns = squares.shape.last().copied().unwrap_or(1) as f64;
     let view = mean.clone();
     let of_width = move |width: f64| computed(&[&view], move |x| Some(x[0].mapv(|x| x * columns / width + eps)));
@@ -121,6 +130,20 @@ fn of_root(context: &Context<'_>, op: usize) -> Vec<Form> {
     forms
 }
 
+/// Of \[T,H,d\] or \[H,T,d\] the axis of the heads: those of a position lie together.
+fn heads_axis(context: &Context<'_>, op: usize, view: &View) -> Option<usize> {
+    let last = view.shape.len().checked_sub(1)?;
+    let tokens = context.program.steps().get(context.step_of(op))?.tokens;
+    let heads = view.elements().checked_div(tokens * view.shape[last])?;
+    let are_heads = |&axis: &usize| heads > 1 && view.shape[axis] == heads;
+    (0..last).filter(are_heads).min_by_key(|&axis| view.strides[axis])
+}
+
+/// The mean over some axes, which stay with one element.
+fn mean_over(x: &ArrayD<f64>, axes: &[usize]) -> Option<ArrayD<f64>> {
+    axes.iter().try_fold(x.clone(), |x, &axis| Some(x.mean_axis(Axis(axis))?.insert_axis(Axis(axis))))
+}
+
 /// A view's values under another shape.
 fn as_shape(view: &View, out: Option<&View>) -> Change {
     let shape = out.map_or_else(Vec::new, |out| out.shape.clone());
@@ -131,14 +154,7 @@ fn as_shape(view: &View, out: Option<&View>) -> Change {
 fn of_kernel(context: &Context<'_>, op: usize, place: usize) -> Vec<Form> {
     let mut forms = Vec::new();
     let Some(x) = context.tensor(op, 0) else { return forms };
-    let mut whole = context.op(op).clone();
-    while whole.operands.len() < place {
-        whole.operands.push(Operand::None);
-    }
-    if whole.operands.len() == place {
-        whole.operands.push(Operand::Scalar(Scalar::Float(DEFAULT_EPS)));
-    }
-    let record = &whole;
+    let record = &with_its_eps(context.op(op), place);
     let eps = match record.operands.get(place) {
         Some(Operand::Scalar(Scalar::Float(eps))) => *eps,
         _ => DEFAULT_EPS,
@@ -171,6 +187,11 @@ fn of_kernel(context: &Context<'_>, op: usize, place: usize) -> Vec<Form> {
     };
     let columns = x.shape.last().copied().unwrap_or(1) as f64;
     let one = |mistake: &'static Mistake, params: Params, root: Root| Form::one(mistake, params, op, rooted(root));
+    if let Some(heads) = heads_axis(context, op, x) {
+        let over_heads =
+            move |x: &ArrayD<f64>| Some(mean_over(x, &[heads, x.ndim().checked_sub(1)?])?.mapv(|x| (x + eps).sqrt()));
+        forms.push(one(&NORM_WIDTH, vec![("kind", json!("all-heads"))], Box::new(over_heads)));
+    }
     let (owned, other) = (rooted.clone(), rooted.clone());
     let outside = move |eps: f64| owned(Box::new(move |x| Some(mean(x)?.mapv(|x| x.sqrt() + eps))));
     forms.push(Form::one(&NORM_EPS_OUTSIDE, vec![], op, outside(eps)));
@@ -219,15 +240,7 @@ fn of_kernel(context: &Context<'_>, op: usize, place: usize) -> Vec<Form> {
         forms.push(Form::one(&NORM_PLUS_ONE, vec![], op, with_gain(|w| w + 1.0)));
         forms.push(Form::one(&NORM_WEIGHT_TWICE, vec![], op, with_gain(|w| w * w)));
         forms.extend(read_as(|params, bits| Form::one(&STORAGE_TYPE, params, op, with_gain(bits))));
-        for (name, gain) in other_gains(context, gain) {
-            let alone = with(record, 2, Operand::View(gain.clone()));
-            forms.push(Form::one(&NORM_WRONG_WEIGHT, vec![("weight", json!(name))], op, alone));
-            if let Some(bias) = bias.and_then(|bias| bias_beside(context, &gain, bias)) {
-                let both = with_all(record, [(2, Operand::View(gain)), (3, Operand::View(bias))]);
-                let said = vec![("weight", json!(format!("{name}, with its bias")))];
-                forms.push(Form::one(&NORM_WRONG_WEIGHT, said, op, both));
-            }
-        }
+        forms.extend(of_other_gains(context, op, record, gain));
     }
     forms.push(Form::one(omitted(context, op), omitted_kind(context, op), op, kept(x)));
     let twice = computed(&views, move |x| {
@@ -237,6 +250,33 @@ fn of_kernel(context: &Context<'_>, op: usize, place: usize) -> Vec<Form> {
     });
     forms.push(Form::one(omitted(context, op), vec![("kind", json!("twice"))], op, twice));
     forms
+}
+
+/// A norm that is one operation, with all operands up to its epsilon.
+fn with_its_eps(op: &Operation, place: usize) -> Operation {
+    let mut whole = op.clone();
+    while whole.operands.len() < place {
+        whole.operands.push(Operand::None);
+    }
+    if whole.operands.len() == place {
+        whole.operands.push(Operand::Scalar(Scalar::Float(DEFAULT_EPS)));
+    }
+    whole
+}
+
+/// The gain of another norm, alone and with the bias beside it.
+fn of_other_gains(context: &Context<'_>, op: usize, record: &Operation, gain: &View) -> Vec<Form> {
+    let bias = if context.base(op) == "layer_norm" { context.tensor(op, 3) } else { None };
+    let of = |(name, gain): (String, View)| {
+        let form =
+            |said: String, change: Change| Form::one(&NORM_WRONG_WEIGHT, vec![("weight", json!(said))], op, change);
+        let beside = bias.and_then(|bias| bias_beside(context, &gain, bias)).map(|bias| {
+            let both = with_all(record, [(2, Operand::View(gain.clone())), (3, Operand::View(bias))]);
+            form(format!("{name}, with its bias"), both)
+        });
+        [Some(form(name, with(record, 2, Operand::View(gain)))), beside]
+    };
+    other_gains(context, gain).into_iter().flat_map(of).flatten().collect()
 }
 
 /// Epsilon of a kernel that is not told one.

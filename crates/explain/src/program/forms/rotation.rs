@@ -20,8 +20,8 @@ use crate::mistakes::rope::{
 };
 use crate::mistakes::{Mistake, Params};
 use crate::program::context::Context;
-use crate::program::explain::rounded_to;
 use crate::program::held::array;
+use crate::program::search::rounded_to;
 use crate::tolerance::search::SAME_STEP;
 
 /// Factors of scalings.
@@ -92,6 +92,7 @@ pub(super) fn forms(context: &Context<'_>, op: usize) -> Vec<Form> {
         let change = rotation.change(move |turn| turn.shifted(f64::from(shift)));
         forms.push(Form::one(&ROPE_POSITION, vec![("shift", json!(shift))], op, change));
     }
+    forms.extend(of_decoding(context, &rotation));
     for factor in FACTORS {
         for (kind, times) in [(format!("linear by {factor}"), 1.0 / factor), (format!("times {factor}"), factor)] {
             let change = rotation.change(move |turn| turn.stepping(|w| w * times));
@@ -162,7 +163,7 @@ pub(super) fn of_taps(context: &Context<'_>) -> Vec<Form> {
     forms
 }
 
-/// Taps that are read, each for another of its layer and step that the candidate holds.
+/// Taps that are read, each for another of its layer and step that the candidate holds; one that it does not hold is made of what it read instead.
 fn reading(context: &Context<'_>, others: &[(Site, Site)]) -> Option<Form> {
     let taps = context.program.taps();
     let edit = |tap: usize| {
@@ -170,7 +171,10 @@ fn reading(context: &Context<'_>, others: &[(Site, Site)]) -> Option<Form> {
         let (_, other) = others.iter().find(|(own, _)| *own == context.site(tap))?;
         let other = place.tap.sibling(*other);
         let other = (0..taps.len()).find(|&at| context.held.place(at) == Place { tap: other, ..place })?;
-        let values = context.held.readable(other).map(array)?;
+        let values = match context.held.get(other) {
+            Some(_) => context.held.readable(other).map(array)?,
+            None => context.made_of(other, &array(context.held.readable(tap)?))?,
+        };
         let shape = taps[tap].view.shape.clone();
         let change = computed(&[], move |_| values.clone().into_shape_with_order(shape.as_slice()).ok());
         Some(Edit { at: At::Tap(tap), change })
@@ -187,6 +191,20 @@ fn turned_as_beside(context: &Context<'_>, tap: usize) -> Option<Change> {
     let tables = Rotation::of(context, near)?.tables(context)?;
     let view = record.view.clone();
     Some(computed(&[&view], move |x| tables.turning(&x[0])))
+}
+
+/// Tokens that are decoded at a position that does not go on, or that begins at 0.
+fn of_decoding(context: &Context<'_>, rotation: &Rotation) -> Vec<Form> {
+    let before = context.program.steps().iter().take(context.onset).map(|step| step.tokens);
+    let first: usize = before.sum();
+    let [due, first] = [rotation.start, first].map(|position| position as f64);
+    let all = [("decode-stuck", first - 1.0), ("decode-from-zero", due - first)];
+    let others = all.into_iter().filter(|(_, at)| due >= first && *at != due);
+    let form = |(kind, at): (&str, f64)| {
+        let change = rotation.change(move |turn| turn.shifted(at - due));
+        Form::one(&ROPE_POSITION, vec![("kind", json!(kind))], rotation.op, change)
+    };
+    others.map(form).collect()
 }
 
 /// All positions off by more than the shifts that are tried: as many as the angles between what is due and what the candidate has show.
@@ -216,7 +234,7 @@ fn of_shift(context: &Context<'_>, rotation: &Rotation) -> Option<Form> {
 fn of_norm_behind(context: &Context<'_>, rotation: &Rotation) -> Option<Form> {
     let [x, cos, sin] = &rotation.views;
     let reads = |at: usize| context.tensors(at).iter().any(|(_, view)| view.buffer == x.buffer);
-    let last = context.origin((0..rotation.op).rev().find(|&at| reads(at))?, x)?;
+    let last = context.origin((0..=rotation.op).rev().find(|&at| reads(at))?, x)?;
     let gain = match context.base(last) {
         "rms_norm" => context.tensor(last, 2)?,
         _ if context.call(last).any(|at| context.base(at) == "rsqrt") => gain_of(context, last)?,
@@ -428,13 +446,21 @@ impl Rotation {
         Some(Rotation { op, views, shape: context.out(op)?.shape.clone(), start, steps: None })
     }
 
-    /// With the angles of a step of several positions: its own, or another one's of the same module.
+    /// With the angles of a step of several positions: its own, or another one's of the same module; of two steps of one position each, where none has more.
     fn stepped(self, context: &Context<'_>) -> Rotation {
         let (program, module) = (context.program, context.module(self.op));
         let several = program.steps().iter().filter(|step| step.tokens > 1).flat_map(|step| step.ops.clone());
         let same = |op: &usize| program.class(*op) == program.class(self.op) && context.module(*op) == module;
         let steps = several.filter(same).find_map(|op| Rotation::of(context, op)?.tables(context)?.steps);
-        Rotation { steps: steps.map(Arc::new), ..self }
+        let of_two = || {
+            let all = program.steps().iter().flat_map(|step| step.ops.clone()).filter(same);
+            let mut turns = all.filter_map(|op| Rotation::of(context, op)?.tables(context));
+            let (a, b) = (turns.next()?, turns.next()?);
+            let are_neighbours = b.positions.first()? - a.positions.first()? == 1.0;
+            let of = |turn: &Turn, i: usize| [turn.cos[[0, i]], turn.sin[[0, i]]];
+            are_neighbours.then(|| (0..a.cos.ncols()).map(|i| angle_between(of(&a, i), of(&b, i))).collect())
+        };
+        Rotation { steps: steps.or_else(of_two).map(Arc::new), ..self }
     }
 
     /// What it turns nothing by.
@@ -631,6 +657,11 @@ pub(super) struct Turn {
     steps: Option<Vec<f64>>,
 }
 
+/// The angle from one cosine and sine to another.
+fn angle_between([a, b]: [f64; 2], [c, s]: [f64; 2]) -> f64 {
+    (s * a - c * b).atan2(c * a + s * b)
+}
+
 impl Turn {
     pub(super) fn of(x: &[ArrayD<f64>], rotation: &Rotation) -> Option<Turn> {
         let [x, cos, sin] = x else { return None };
@@ -660,14 +691,8 @@ impl Turn {
         let (cos, sin) = (table(cos)?, table(sin)?);
         let first = |at: usize| (0..rows).find(|&row| position(row) == at);
         let steps = first(0).zip(first(1)).map(|(a, b)| {
-            let angle = |i: usize| {
-                let (c, s) = (
-                    cos[[b, i]] * cos[[a, i]] + sin[[b, i]] * sin[[a, i]],
-                    sin[[b, i]] * cos[[a, i]] - cos[[b, i]] * sin[[a, i]],
-                );
-                s.atan2(c)
-            };
-            (0..pairs).map(angle).collect()
+            let of = |row: usize, i: usize| [cos[[row, i]], sin[[row, i]]];
+            (0..pairs).map(|i| angle_between(of(a, i), of(b, i))).collect()
         });
         let steps = steps.or_else(|| rotation.steps.as_deref().filter(|steps| steps.len() == pairs).cloned());
         let flat = x.as_standard_layout().into_owned().into_shape_with_order((rows, width)).ok()?;

@@ -22,12 +22,16 @@ pub(super) fn forms(context: &Context<'_>, op: usize) -> Vec<Form> {
     // Whatever the operation, the scale is what the products are multiplied by.
     let number_of = move |scale: f64| if divides { 1.0 / scale } else { scale };
     let scale = number_of(number);
-    let mut forms = Vec::new();
-    for other in
-        [1.0, scale * scale, scale.abs().sqrt()].into_iter().filter(|other| (other - scale).abs() > SAME_NUMBER)
-    {
-        let change = with_number(record, place, number_of(other));
-        forms.push(Form::one(&SCORE_SCALE, vec![("scale", json!(other))], op, change).due(number));
+    let mut forms: Vec<Form> = Vec::new();
+    let mut known = vec![scale];
+    let numbered = [1.0, scale * scale, scale.abs().sqrt()].map(|other| (json!(other), other));
+    let named = of_widths(context, op).into_iter().map(|(name, other)| (json!(name), other));
+    for (said, other) in numbered.into_iter().chain(named) {
+        if known.iter().all(|known| (other - known).abs() > SAME_NUMBER) {
+            known.push(other);
+            let change = with_number(record, place, number_of(other));
+            forms.push(Form::one(&SCORE_SCALE, vec![("scale", said)], op, change).due(number));
+        }
     }
     let change = numbers(record, place);
     let any = Form::any(&SCORE_SCALE, "scale", scale, At::Op(op), move |scale| change(number_of(scale)));
@@ -40,6 +44,28 @@ pub(super) fn forms(context: &Context<'_>, op: usize) -> Vec<Form> {
         forms.push(Form::any(&SCORE_SOFTCAP, "cap", 30.0, At::Op(op), capped));
     }
     forms
+}
+
+/// Scales by the extents that there are: those of a head, of all heads, of the residual stream.
+fn of_widths(context: &Context<'_>, op: usize) -> Vec<(&'static str, f64)> {
+    let back = || {
+        let mut open = vec![op];
+        (0..FAR).find_map(|_| {
+            let at = open.pop()?;
+            open.extend(activations(context, at).filter_map(|view| context.maker(at, view)));
+            is_qk(context, at).then_some(at)
+        })
+    };
+    let Some(product) = product_of(context, op).or_else(back) else { return Vec::new() };
+    let tensors = context.tensors(product);
+    let Some(shape) = tensors.iter().rev().nth(1).map(|(_, queries)| &queries.shape) else { return Vec::new() };
+    let [.., heads, _, width] = shape[..] else { return Vec::new() };
+    let tables = (0..context.program.ops().len()).filter(|&at| context.base(at) == "embedding");
+    let stream = tables.filter_map(|at| context.tensor(at, 0)?.shape.last().copied()).next();
+    let (heads, width) = (heads as f64, width as f64);
+    let of_stream = stream.map(|all| all as f64).map(|all| [("1/sqrt(D)", 1.0 / all.sqrt()), ("1/D", 1.0 / all)]);
+    let of_head = [("1/d", 1.0 / width), ("sqrt(d)", width.sqrt()), ("1/sqrt(d/2)", (2.0 / width).sqrt())];
+    of_head.into_iter().chain(of_stream.into_iter().flatten()).chain([("1/sqrt(H)", 1.0 / heads.sqrt())]).collect()
 }
 
 /// Another number that an operation takes by keyword: these, and any.

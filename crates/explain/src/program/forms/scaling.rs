@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use firstdiff_program::Slice;
 use ndarray::ArrayD;
 use serde_json::json;
 
@@ -10,8 +9,8 @@ use super::Form;
 use super::rotation::{Rotation, Turn, base_of, bases_of};
 use crate::mistakes::rope::ROPE_SCALING;
 use crate::program::context::Context;
-use crate::program::explain::rounded_to;
 use crate::program::held::array;
+use crate::program::search::rounded_to;
 use crate::tolerance::search::SAME_STEP;
 
 /// Positions that show whether angles grow with them alone.
@@ -63,7 +62,7 @@ fn of_prompt(context: &Context<'_>, rotation: &Rotation) -> Option<Seen> {
         held.place(tap).tap == held.place(target).tap && program.steps()[step].tokens >= LEAST_POSITIONS
     })?;
     let own: ArrayD<f64> = array(held.get(tap)?);
-    let slice = Slice::of(program, tap, |other| held.readable(other).is_some());
+    let slice = held.slice(program, tap);
     let there = context.at(&slice, own);
     let same = |op: &usize| program.class(*op) == program.class(rotation.op);
     let op = there.ops().find(same)?;

@@ -1,0 +1,203 @@
+//! What a slice gives with some operations carried out otherwise, and what that leaves of the candidate's values.
+
+use firstdiff_compare::is_masked;
+use firstdiff_model::Profile;
+use firstdiff_program::{Bench, Edit, Operand, Program, Slice};
+use firstdiff_trace::Site;
+use ndarray::ArrayD;
+
+use super::{Search, Target};
+use crate::program::forms::Form;
+use crate::program::held::array;
+use crate::replay::operation::is_coarse;
+use crate::replay::right::distance;
+use crate::tolerance::replay::OWN_ROUNDING;
+use crate::tolerance::search::{
+    CAUSE_LEAVES, CAUSE_LEAVES_ROUNDED, F32_LEAVES, FINEST, LARGE, NEARER, NEARLY_LEAVES, ROUNDING_ROOM, SAME_RESIDUAL,
+    SPAN_ADDS_UP, TUNED_TO_ROUNDING,
+};
+
+/// A number that was fitted is said with so many digits at the most.
+const MOST_DIGITS: i32 = 12;
+
+impl<'a> Search<'a> {
+    /// What the slice gives with some operations carried out otherwise.
+    pub(crate) fn value(&self, slice: &Slice<'_>, edits: &[Edit]) -> Option<ArrayD<f64>> {
+        self.value_on(&self.exact, slice, edits)
+    }
+
+    /// What the candidate holds of the tap that a slice makes; at positions that it does not hold, what is due.
+    pub(crate) fn whole(&self, slice: &Slice<'_>) -> Option<ArrayD<f64>> {
+        match self.held.positions(slice.target()) {
+            Some(part) => Some(part.within(&self.evaluated(&self.exact, slice, &[])?)),
+            None => self.held.recorded(slice.target()),
+        }
+    }
+
+    /// The same, with what it gives in the candidate's arithmetic, where both have one shape.
+    pub(super) fn exact_and_rounded(&self, slice: &Slice<'_>, edits: &[Edit]) -> Option<(ArrayD<f64>, ArrayD<f64>)> {
+        let exact = self.value(slice, edits)?;
+        let right = self.rounded.as_ref().map_or_else(|| Some(exact.clone()), |b| self.value_on(b, slice, edits))?;
+        (right.shape() == exact.shape()).then_some((exact, right))
+    }
+
+    /// The same in another arithmetic, at the positions that the candidate holds.
+    pub(crate) fn value_on(&self, bench: &Bench<'_>, slice: &Slice<'_>, edits: &[Edit]) -> Option<ArrayD<f64>> {
+        let all = self.evaluated(bench, slice, edits)?;
+        Some(self.held.positions(slice.target()).map(|part| part.rows_of(&all)).unwrap_or(all))
+    }
+
+    pub(super) fn evaluated(&self, bench: &Bench<'_>, slice: &Slice<'_>, edits: &[Edit]) -> Option<ArrayD<f64>> {
+        let value = |tap: usize| self.held.readable(tap).map(|own| own.view());
+        let edits = [&self.held.keeping(self.recording.program, slice)[..], edits].concat();
+        Some(array(&slice.evaluate(bench, &value, &edits).ok()?))
+    }
+
+    /// The value of a target with some operations carried out otherwise; what they do not touch is computed once.
+    pub(super) fn beside_the_baseline(&self, target: &Target<'_>, edits: &[Edit]) -> Option<ArrayD<f64>> {
+        let value = |tap: usize| self.held.readable(tap).map(|own| own.view());
+        let mut kept = self.baseline.borrow_mut();
+        if kept.as_ref().is_none_or(|(tap, _)| *tap != target.slice.target()) {
+            *kept = Some((target.slice.target(), target.slice.baseline(&self.exact, &value).ok()?));
+        }
+        let (_, baseline) = kept.as_ref()?;
+        let edits = [&self.held.keeping(self.recording.program, target.slice)[..], edits].concat();
+        let all = array(&target.slice.evaluate_beside(baseline, &value, &edits).ok()?);
+        Some(self.held.positions(target.slice.target()).map(|part| part.rows_of(&all)).unwrap_or(all))
+    }
+
+    /// The arithmetic of a candidate that rounds to few bits.
+    pub(super) fn coarse(&self) -> Option<&Bench<'a>> {
+        self.rounded.as_ref().filter(|_| is_coarse(self.candidate.profile))
+    }
+
+    /// What operations that are done otherwise leave: of the exact value, or of the candidate's own arithmetic, which may leave nothing where that leaves
+    /// rounding.
+    pub(super) fn residual(&self, target: &Target<'_>, edits: &[Edit]) -> Option<f64> {
+        self.measured(target, edits).map(|(residual, _)| residual)
+    }
+
+    /// The same, and what is left whatever factor the result has: of several mistakes some alone may give the right shape in another size.
+    pub(super) fn measured(&self, target: &Target<'_>, edits: &[Edit]) -> Option<(f64, f64)> {
+        let (left, unlike) = self.left(target, || self.beside_the_baseline(target, edits))?;
+        let is_near = left < NEARER * target.base || left <= OWN_ROUNDING * target.rounding;
+        let rounded = self
+            .coarse()
+            .filter(|_| is_near)
+            .and_then(|bench| self.left(target, || self.value_on(bench, target.slice, edits)));
+        Some((rounded.map_or(left, |(rounded, _)| rounded.min(left)), unlike))
+    }
+
+    pub(super) fn left(&self, target: &Target<'_>, value: impl FnOnce() -> Option<ArrayD<f64>>) -> Option<(f64, f64)> {
+        let value = self.moment.spend(|| target.budget.spend(value));
+        let value = value.filter(|value| value.shape() == target.own.shape())?;
+        // The same values must be hidden: what is hidden counts for nothing.
+        if value.iter().any(|x| x.is_nan()) || hides_others(target.place.tap.last_site(), &value, &target.own) > 0.0 {
+            return None;
+        }
+        let left = target.scale * distance(target.place.tap.last_site(), &target.own, &value);
+        left.is_finite().then(|| (left, unlike(&target.own, &value)))
+    }
+
+    /// Whether a form leaves no more than rounding, by the judge that found the tap wrong.
+    pub(super) fn proves(&self, target: &Target<'_>, edits: &[Edit], residual: f64) -> bool {
+        let (leaves, most) = match is_coarse(self.candidate.profile) {
+            true => (CAUSE_LEAVES_ROUNDED, NEARLY_LEAVES),
+            false => (CAUSE_LEAVES, CAUSE_LEAVES),
+        };
+        let adds_up = if target.operation.is_span { SPAN_ADDS_UP } else { 1.0 };
+        let floor = if self.candidate.profile == Profile::F32 { adds_up * F32_LEAVES } else { 0.0 };
+        if residual > (most * target.base).max(floor) {
+            return false;
+        }
+        let Some((exact, right)) = self.exact_and_rounded(target.slice, edits) else { return false };
+        // What is left may be the rounding that a right run has, where all of the error is not much more than that.
+        let rounding = (ROUNDING_ROOM * distance(target.place.tap.last_site(), &right, &exact)).max(floor);
+        // Where the size alone is none, it must not become one.
+        let is_left = residual <= (leaves * target.base).max(rounding).min(ROUNDING_ROOM * target.off);
+        is_left && target.operation.judged(&target.own, &right, &exact).report.status.agrees()
+    }
+
+    /// The number that leaves least, a plain one where that leaves as little.
+    pub(super) fn tuned(&self, target: &Target<'_>, form: &Form, beside: &[Edit]) -> Option<Form> {
+        let tune = form.tune.as_ref()?;
+        let edits = |value: f64| [beside, &(tune.with)(value)].concat();
+        let at = |value: f64| self.residual(target, &edits(value)).unwrap_or(f64::INFINITY);
+        // One operation is done in one way.
+        let program = self.recording.program;
+        if (tune.with)(tune.right).iter().any(|own| beside.iter().any(|other| !other.is_beside(own, program))) {
+            return None;
+        }
+        let unit = tune.first;
+        let begin = at(unit);
+        // Whether it matters at all.
+        if (at(1.01 * unit) - begin).abs() <= SAME_RESIDUAL * target.base.min(begin) {
+            return None;
+        }
+        let mut least = (begin, unit);
+        let mut search = |values: &mut dyn Iterator<Item = f64>| {
+            values.map(|value| (at(value), value)).for_each(|found| {
+                if found.0 < least.0 {
+                    least = found
+                }
+            });
+            least
+        };
+        let powers = |range: std::ops::RangeInclusive<i32>, decades: f64| {
+            range.map(move |power| 10f64.powf(f64::from(power) * decades))
+        };
+        let (_, near) = search(&mut powers(-6..=6, 1.0).map(|times| unit * times));
+        search(&mut powers(-3..=3, 0.25).map(|times| near * times));
+        // A number may be nearly right.
+        search(&mut powers(-6..=-1, 0.5).flat_map(|by| [unit * (1.0 - by), unit * (1.0 + by)]));
+        let (residual, near) = search(&mut powers(-4..=4, 0.25).map(|times| -unit * times));
+        if residual >= NEARER * target.base {
+            return None;
+        }
+        let (_, near) = search(&mut powers(-10..=10, 0.025).map(|times| near * times));
+        let span = 10f64.powf(0.025);
+        let (low, high) = if near < 0.0 { (near * span, near / span) } else { (near / span, near * span) };
+        let nearest = crate::minimum::least(at, low, high, FINEST * near.abs());
+        let (least, best) = search(&mut std::iter::once(nearest));
+        // What is as well without the number is not another number: something is left out.
+        let enough = (4.0 * least).max(TUNED_TO_ROUNDING);
+        if tune.right != 0.0 && at(0.0) <= enough {
+            return None;
+        }
+        let best = if best < 0.0 && at(-best) <= enough { -best } else { best };
+        if tune.is_whole {
+            // Another number may make up for what rounding, or an epsilon, leaves beside a whole one.
+            let enough = enough.max(CAUSE_LEAVES * target.base);
+            return Some(best.round()).filter(|&whole| at(whole) <= enough).map(|whole| form.tuned(whole));
+        }
+        let plain = (1..=6).map(|digits| rounded_to(best, digits)).find(|&value| at(value) <= enough);
+        Some(form.tuned(plain.unwrap_or_else(|| rounded_to(best, MOST_DIGITS))))
+    }
+}
+
+/// What the best multiple of one leaves of the other, as a share of that.
+pub(super) fn unlike(own: &ArrayD<f64>, value: &ArrayD<f64>) -> f64 {
+    let both = || own.iter().zip(value).filter(|(own, value)| own.is_finite() && value.is_finite());
+    let sum = |of: fn(f64, f64) -> f64| both().map(|(own, value)| of(*own, *value)).sum::<f64>();
+    let (cross, size) = (sum(|a, b| a * b), sum(|a, _| a * a) * sum(|_, b| b * b));
+    if cross > 0.0 && size > 0.0 { 1.0 - cross * cross / size } else { 1.0 }
+}
+
+/// The share of values that are hidden, or infinite, in one and not in the other.
+pub(super) fn hides_others(site: Site, a: &ArrayD<f64>, b: &ArrayD<f64>) -> f64 {
+    let shown = |x: f64| x.is_finite() && !is_masked(site, x);
+    a.iter().zip(b).filter(|(a, b)| shown(**a) != shown(**b)).count() as f64 / a.len().max(1) as f64
+}
+
+/// A number with so many digits.
+pub(crate) fn rounded_to(value: f64, digits: i32) -> f64 {
+    let scale = 10f64.powi((digits - 1).saturating_sub(value.abs().log10().floor() as i32));
+    if scale.is_finite() && scale > 0.0 { (value * scale).round() / scale } else { value }
+}
+
+/// Whether a slice multiplies by a matrix that large.
+pub(crate) fn reads_large(program: &Program, slice: &Slice<'_>) -> bool {
+    let views = slice.ops().flat_map(|op| program.ops()[op].operands.iter().flat_map(Operand::views));
+    let mut weights = views.map(|view| view.buffer).filter(|buffer| program.weights().contains_key(buffer));
+    weights.any(|buffer| program.buffers()[buffer].elements() > LARGE)
+}

@@ -1,0 +1,229 @@
+//! Tries several forms together: pairs of what comes near, and sets that grow by one form at a time.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+
+use firstdiff_evidence::Evidence;
+use firstdiff_program::Edit;
+
+use super::{Explained, Left, Reproduced, Search, Target};
+use crate::program::forms::Form;
+use crate::tolerance::search::{ABOUT_AS_NEAR, GROWS, MATTERS, NEARER, NO_RESIDUAL, SAME_SIZE};
+
+/// So many of the nearest are tried beside all others.
+const WITH_ALL: usize = 4;
+/// So many sets are grown by another form.
+const KEPT_SETS: usize = 16;
+/// So many larger sets are kept of each.
+const OF_EACH: usize = 2;
+/// Of one mistake in one operation so many forms are tried beside others.
+const MOST_OF_ONE: usize = 2;
+/// Pairs are made of so many forms that each take something of the error away.
+const PAIRED: usize = 24;
+/// A number is looked for beside so many of them.
+const TUNED_WITH: usize = 8;
+
+impl<'a> Search<'a> {
+    /// Tries two forms together, of those that were tried alone, with what they left.
+    pub(super) fn two_together(
+        &mut self,
+        target: &Target<'_>,
+        all: &[Form],
+        (measured, mut tuned): (Vec<Left<'_>>, Vec<Left<'_>>),
+        found: &mut Explained,
+    ) {
+        let measured = nearest_of_each(measured, NEARER * target.base);
+        let nearest = &measured[..measured.len().min(PAIRED)];
+        let sets = self.pairs(target, nearest, found);
+        // Beside what is most of the error another mistake takes nothing of it away.
+        for (_, first) in nearest.iter().take(WITH_ALL) {
+            for second in all.iter().filter(|form| form.tune.is_none()) {
+                if !self.is_late(target) && found.reproduced.is_empty() {
+                    self.together(target, &[first, second], found);
+                }
+            }
+        }
+        let nearest_few = nearest;
+        tuned.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let nearest: Vec<&Form> = tuned.into_iter().map(|(_, form)| form).collect();
+        let is_far = |form: &&Form| !nearest.iter().any(|near| std::ptr::eq(*near, *form));
+        let others = all.iter().filter(|form| form.tune.is_some()).filter(is_far);
+        let tunable: Vec<&Form> = nearest.iter().copied().chain(others).collect();
+        self.grown(target, (nearest_few, &widest(all), &tunable), sets, found);
+        self.tuned_pairs(target, &measured, &tunable, found);
+    }
+
+    /// Tries each two of some forms together, and gives what they leave.
+    pub(super) fn pairs<'f>(
+        &mut self,
+        target: &Target<'_>,
+        measured: &[Left<'f>],
+        found: &mut Explained,
+    ) -> Vec<(f64, Vec<&'f Form>)> {
+        let mut sets = Vec::new();
+        for (at, (_, first)) in measured.iter().enumerate() {
+            for (_, second) in &measured[at + 1..] {
+                if self.is_late(target) {
+                    return sets;
+                }
+                let set = vec![*first, *second];
+                sets.extend(self.together(target, &set, found).map(|left| (left, set)));
+            }
+        }
+        sets
+    }
+
+    /// Tries several forms together, where they can be made beside each other; gives what they leave, whatever factor the result has.
+    pub(super) fn together(&mut self, target: &Target<'_>, forms: &[&Form], found: &mut Explained) -> Option<f64> {
+        let program = self.recording.program;
+        let apart = |a: &Form, b: &Form| a.edits.iter().all(|a| b.edits.iter().all(|b| a.is_beside(b, program)));
+        if forms.iter().enumerate().any(|(at, a)| forms[at + 1..].iter().any(|b| !apart(a, b))) {
+            return None;
+        }
+        let edits = |without: Option<usize>| -> Vec<Edit> {
+            let kept = forms.iter().enumerate().filter(|(at, _)| Some(*at) != without);
+            kept.flat_map(|(_, form)| form.edits.clone()).collect()
+        };
+        let (residual, unlike) = self.measured(target, &edits(None))?;
+        let (form, others) = forms.split_first()?;
+        let before = found.reproduced.len();
+        let (form, others) = ((*form).clone(), others.iter().map(|form| (*form).clone()).collect());
+        self.weigh(
+            target,
+            Reproduced {
+                form,
+                others,
+                alone: Vec::new(),
+                residual,
+                leaves_rounding: false,
+                evidence: Evidence::default(),
+            },
+            found,
+        );
+        if found.reproduced.len() > before {
+            // Of more than two each must take most of what the others leave.
+            let matters = |at: usize| {
+                self.residual(target, &edits(Some(at))).is_none_or(|left| left > MATTERS * residual.max(NO_RESIDUAL))
+            };
+            if forms.len() > 2 && !(0..forms.len()).all(matters) {
+                found.reproduced.truncate(before);
+                return Some(unlike);
+            }
+            let alone = forms.iter().map(|form| self.residual(target, &form.edits).unwrap_or(f64::NAN)).collect();
+            found.reproduced[before].alone = alone;
+        }
+        Some(unlike)
+    }
+
+    /// Sets that leave least are grown by one form at a time, up to as many mistakes as are looked for.
+    pub(super) fn grown<'f>(
+        &mut self,
+        target: &Target<'_>,
+        (nearest, plain, tunable): (&[Left<'f>], &[&'f Form], &[&Form]),
+        mut sets: Vec<(f64, Vec<&'f Form>)>,
+        found: &mut Explained,
+    ) {
+        // Beside what is most of the error, what takes nothing of it away by itself may.
+        let is_near = |form: &&&Form| nearest.iter().any(|(_, near)| std::ptr::eq(*near, **form));
+        let others = plain.iter().filter(|form| !is_near(form)).copied();
+        let forms: Vec<&Form> = nearest.iter().map(|(_, form)| *form).chain(others).collect();
+        sets = nearest_and_widest(sets);
+        sets.truncate(KEPT_SETS);
+        let mut all = Vec::new();
+        for _ in 3..=self.effort.faults {
+            let mut larger = Vec::new();
+            for (before, set) in &sets {
+                let mut of_it = Vec::new();
+                for form in forms.iter().filter(|form| !set.iter().any(|own| std::ptr::eq(*own, **form))) {
+                    if self.is_late(target) || !found.reproduced.is_empty() {
+                        return;
+                    }
+                    let set = [&set[..], &[*form]].concat();
+                    let left = self.together(target, &set, found).filter(|left| *left < GROWS * before);
+                    of_it.extend(left.map(|residual| (residual, set)));
+                }
+                larger.extend(nearest_and_widest(of_it).into_iter().take(OF_EACH));
+            }
+            all.extend(std::mem::replace(&mut sets, larger));
+        }
+        // A number takes a hundred times as long as a form.
+        for (_, set) in &all {
+            let beside: Vec<Edit> = set.iter().flat_map(|form| form.edits.clone()).collect();
+            for form in tunable.iter().take(TUNED_WITH) {
+                if self.is_late(target) || !found.reproduced.is_empty() {
+                    return;
+                }
+                let Some(form) = self.tuned(target, form, &beside) else { continue };
+                self.together(target, &[&set[..], &[&form]].concat(), found);
+            }
+        }
+    }
+
+    /// The nearest, each with a number of another form.
+    pub(super) fn tuned_pairs(
+        &mut self,
+        target: &Target<'_>,
+        measured: &[(f64, &Form)],
+        tunable: &[&Form],
+        found: &mut Explained,
+    ) {
+        // Those that come nearest by themselves first, of both.
+        for form in tunable {
+            for (_, first) in measured.iter().take(TUNED_WITH) {
+                if self.is_late(target) || !found.reproduced.is_empty() {
+                    return;
+                }
+                let Some(second) = self.tuned(target, form, &first.edits) else { continue };
+                self.together(target, &[first, &second], found);
+            }
+        }
+    }
+}
+
+/// Of each form the one that is made in most places.
+pub(super) fn widest(all: &[Form]) -> Vec<&Form> {
+    let mut known: BTreeMap<String, &Form> = BTreeMap::new();
+    for form in all.iter().filter(|form| form.tune.is_none()) {
+        let widest = known.entry(form.key()).or_insert(form);
+        if form.edits.len() > widest.edits.len() {
+            *widest = form;
+        }
+    }
+    known.into_values().collect()
+}
+
+/// Of sets of the same mistakes the nearest, and of those that leave about as much the one that is made in most places: the nearest first.
+pub(super) fn nearest_and_widest<'f>(mut sets: Vec<(f64, Vec<&'f Form>)>) -> Vec<(f64, Vec<&'f Form>)> {
+    let places = |set: &[&Form]| set.iter().map(|form| form.edits.len()).sum::<usize>();
+    sets.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let mut known: BTreeMap<BTreeSet<String>, Vec<(f64, Vec<&'f Form>)>> = BTreeMap::new();
+    for (residual, set) in sets {
+        let of_them = known.entry(set.iter().map(|form| form.key()).collect()).or_default();
+        let is_wider = |(_, known): &(f64, Vec<&Form>)| places(&set) > places(known);
+        let is_as_near = of_them.first().is_none_or(|(least, _)| residual <= ABOUT_AS_NEAR * least);
+        if is_as_near && of_them.iter().all(is_wider) {
+            of_them.truncate(1);
+            of_them.push((residual, set));
+        }
+    }
+    let mut all: Vec<_> = known.into_values().flatten().collect();
+    all.sort_by(|a, b| a.0.total_cmp(&b.0));
+    all
+}
+
+/// Of forms with what they leave those that leave less than `most`, the nearest first, and so many of one mistake in the same operations. What leaves exactly as
+/// much comes to the same: the one that is listed first stands for all.
+pub(super) fn nearest_of_each(mut measured: Vec<(f64, &Form)>, most: f64) -> Vec<(f64, &Form)> {
+    measured.retain(|(residual, _)| *residual < most);
+    // Of those that leave the same the one that is listed first.
+    let size = |residual: f64| (residual / most).ln() / SAME_SIZE;
+    measured.sort_by(|a, b| size(a.0).round().total_cmp(&size(b.0).round()));
+    let places = |form: &Form| form.edits.iter().filter_map(|edit| edit.at.op()).collect::<BTreeSet<usize>>();
+    let mut counts: HashMap<(&str, BTreeSet<usize>), usize> = HashMap::new();
+    let mut left: HashSet<String> = HashSet::new();
+    measured.retain(|(residual, form)| {
+        let count = counts.entry((form.mistake.id, places(form))).or_default();
+        *count += 1;
+        *count <= MOST_OF_ONE && left.insert(format!("{residual:.9e}"))
+    });
+    measured
+}
