@@ -1,4 +1,4 @@
-//! How long may a search go on? Counted in what its own evaluations take of a processor: what else runs on the machine does not change what is found.
+//! Limits how long a search goes on, counted in what its own evaluations take of a processor: what else runs on the machine does not change what is found.
 
 use std::cell::Cell;
 use std::time::Duration;

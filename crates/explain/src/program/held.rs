@@ -148,10 +148,11 @@ impl Held {
             parts.extend(part(&taps[number], candidate)?.map(|part| (number, part)));
         }
         let places = taps.iter().map(place_of).collect();
-        let (kept, cache) = (kept(taps, candidate.cache.0), candidate.cache.0);
+        let cache = candidate.cache.0;
+        let kept = kept(taps, cache);
         let mut held =
             Held { values, parts, mixing: HashMap::new(), unread: HashSet::new(), beyond, places, kept, cache };
-        held.read_back_what_is_kept();
+        held.kept.clone().into_iter().for_each(|tap| held.read_back_if_kept(tap));
         Ok(held)
     }
 
@@ -187,8 +188,7 @@ impl Held {
         let is_readable = can_be_read(self.places[tap].tap.last_site(), &whole);
         let values = floats(whole);
         self.values.extend(values.map(|values| (tap, Own { is_readable, is_recorded, ..Own::of(values) })));
-        let read_back = self.readable(tap).filter(|_| self.is_kept(tap)).map(|own| self.read_back(own));
-        self.values.get_mut(&tap).into_iter().for_each(|own| own.read_back = read_back.clone());
+        self.read_back_if_kept(tap);
     }
 
     /// What makes a tap of what is read as the candidate holds it.
@@ -258,9 +258,9 @@ impl Held {
     pub(crate) fn read_as(&mut self, tap: usize, values: ArrayD<f64>) {
         let is_readable = can_be_read(self.places[tap].tap.last_site(), &values);
         let Some(values) = floats(values) else { return };
-        let read_back = self.is_kept(tap).then(|| self.read_back(&values));
         self.beyond.remove(&tap);
-        self.values.insert(tap, Own { is_readable, read_back, ..Own::of(values) });
+        self.values.insert(tap, Own { is_readable, ..Own::of(values) });
+        self.read_back_if_kept(tap);
     }
 
     /// Takes nothing for the candidate's values of a tap: nothing shows whose its rows are.
@@ -340,19 +340,20 @@ impl Held {
     pub(crate) fn keeps_in(&mut self, program: &Program, cache: Cache) {
         self.values.values_mut().for_each(|own| own.read_back = None);
         (self.kept, self.cache) = (kept(program.taps(), cache), cache);
-        self.read_back_what_is_kept();
+        self.kept.clone().into_iter().for_each(|tap| self.read_back_if_kept(tap));
     }
 
-    fn read_back_what_is_kept(&mut self) {
-        for tap in self.kept.clone() {
-            let read_back = self.values.get(&tap).map(|own| self.read_back(&own.values));
-            self.values.get_mut(&tap).into_iter().for_each(|own| own.read_back = read_back.clone());
+    /// Takes what the cache makes of a tap's values, where it is kept.
+    fn read_back_if_kept(&mut self, tap: usize) {
+        let cache = self.cache;
+        if let Some(own) = self.values.get_mut(&tap).filter(|_| self.kept.contains(&tap)) {
+            own.read_back = Some(as_read_back(cache, &own.values, rounded_to_type));
         }
     }
 
     /// What a slice makes of the keys and values that it computes: they are read back from the cache.
     pub(crate) fn keeping(&self, program: &Program, slice: &Slice<'_>) -> Vec<Edit> {
-        self.keeping_as(program, slice, as_read_back)
+        self.keeping_as(program, slice, rounded_to_type)
     }
 
     /// The same, where what lies near the edge of a step falls to its other side.
@@ -375,19 +376,23 @@ impl Held {
 
     /// Keys or values as they are read back from the cache.
     pub(crate) fn read_back(&self, value: &Tensor<'_>) -> Tensor<'static> {
-        floats(as_read_back(self.cache, &array(value))).unwrap_or_else(|| value.clone().into_owned())
+        as_read_back(self.cache, value, rounded_to_type)
     }
 
     /// The same, where what lies near the edge of a step falls to its other side.
     pub(crate) fn read_back_otherwise(&self, value: &Tensor<'_>) -> Tensor<'static> {
-        floats(beside_an_edge(self.cache, &array(value))).unwrap_or_else(|| value.clone().into_owned())
+        as_read_back(self.cache, value, beside_an_edge)
     }
 }
 
 /// What becomes of keys or values in a cache.
 type ReadBack = fn(Cache, &ArrayD<f64>) -> ArrayD<f64>;
 
-fn as_read_back(cache: Cache, heads: &ArrayD<f64>) -> ArrayD<f64> {
+fn as_read_back(cache: Cache, value: &Tensor<'_>, read_back: ReadBack) -> Tensor<'static> {
+    floats(read_back(cache, &array(value))).unwrap_or_else(|| value.clone().into_owned())
+}
+
+fn rounded_to_type(cache: Cache, heads: &ArrayD<f64>) -> ArrayD<f64> {
     let mut heads = heads.clone();
     keep(cache, &mut heads);
     heads
@@ -395,7 +400,7 @@ fn as_read_back(cache: Cache, heads: &ArrayD<f64>) -> ArrayD<f64> {
 
 /// As they are read back where what lies so near the edge of a step that rounding before may take it over falls to its other side.
 fn beside_an_edge(cache: Cache, heads: &ArrayD<f64>) -> ArrayD<f64> {
-    let moved = |times: f64| as_read_back(cache, &(heads * times));
+    let moved = |times: f64| rounded_to_type(cache, &(heads * times));
     let (mut own, below, above) = (moved(1.0), moved(1.0 - NEAR_AN_EDGE), moved(1.0 + NEAR_AN_EDGE));
     ndarray::Zip::from(&mut own).and(&below).and(&above).for_each(|own, &below, &above| {
         *own = if above == *own { below } else { above };
@@ -403,11 +408,16 @@ fn beside_an_edge(cache: Cache, heads: &ArrayD<f64>) -> ArrayD<f64> {
     own
 }
 
-/// The keys and values of a decoder's layers as they are kept: keys after what is done to them last.
+/// What a type of cache rounds.
 fn kept(taps: &[ProgramTap], cache: Cache) -> BTreeSet<usize> {
+    if cache == Cache::F32 { BTreeSet::new() } else { keys_and_values(taps) }
+}
+
+/// The keys and values of a decoder's layers as they are kept: keys after what is done to them last.
+pub(crate) fn keys_and_values(taps: &[ProgramTap]) -> BTreeSet<usize> {
     const KEYS: [Site; 3] = [Site::K, Site::KNorm, Site::KRope];
     let mut last: BTreeMap<_, (Option<usize>, usize)> = BTreeMap::new();
-    for (number, place) in taps.iter().map(place_of).enumerate().filter(|_| cache != Cache::F32) {
+    for (number, place) in taps.iter().map(place_of).enumerate() {
         let (site, key) = (place.tap.site, KEYS.iter().position(|site| *site == place.tap.site));
         if key.is_some() || site == Site::V {
             let one = last.entry((place.tap.layer, place.step, key.is_some())).or_insert((key, number));

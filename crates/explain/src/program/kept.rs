@@ -1,4 +1,4 @@
-//! In what type does the candidate keep keys and values? As it says, else as attention comes out right.
+//! Finds the type in which a candidate keeps keys and values: as it says, else the one with which attention comes out right.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,7 @@ use firstdiff_program::{Bench, Slice, Tensor};
 use firstdiff_trace::Site;
 use ndarray::ArrayD;
 
-use crate::program::held::{Held, array};
+use crate::program::held::{Held, array, keys_and_values};
 use crate::program::replay::{ProgramReplay, on_the_way};
 use crate::program::{Candidate, Recording};
 use crate::replay::Replay;
@@ -19,14 +19,17 @@ impl ProgramReplay {
     /// The one type of cache with which most of what is wrong and reads keys and values, or makes them, comes nearer by far.
     pub(super) fn fitting_cache(&mut self, recording: &Recording<'_>, candidate: &Candidate<'_>) -> Option<Cache> {
         let program = self.program.as_ref().unwrap_or(recording.program);
-        let mut bench = Bench::new(program, candidate.exact(), recording.weights);
-        self.held.keeps_in(program, Cache::F16);
+        let kept = keys_and_values(program.taps());
         let reads_kept = |slice: &Slice<'_>| {
             let made = on_the_way(program, slice).into_iter().chain([slice.target()]);
-            slice.known().chain(made).any(|tap| self.held.is_kept(tap))
+            slice.known().chain(made).any(|tap| kept.contains(&tap))
         };
-        let wrong: Vec<Slice<'_>> = self.replays.wrong().map(|tap| self.held.slice(program, tap)).collect();
-        let wrong: Vec<Slice<'_>> = wrong.into_iter().filter(reads_kept).collect();
+        let wrong = self.replays.wrong().map(|tap| self.held.slice(program, tap));
+        let wrong: Vec<Slice<'_>> = wrong.filter(reads_kept).collect();
+        if wrong.is_empty() {
+            return None;
+        }
+        let mut bench = Bench::new(program, candidate.exact(), recording.weights);
         let off = |slice: &Slice<'_>, bench: &mut Bench<'_>, held: &Held| -> Option<f64> {
             bench.load(slice).ok()?;
             let tap = slice.target();
@@ -39,7 +42,6 @@ impl ProgramReplay {
             }
             (due.shape() == own.shape()).then(|| distance(site, &due, &own))
         };
-        self.held.keeps_in(program, Cache::F32);
         let before: Vec<Option<f64>> = wrong.iter().map(|slice| off(slice, &mut bench, &self.held)).collect();
         let mut fitting = Vec::new();
         for cache in Cache::ALL.into_iter().filter(|cache| *cache != Cache::F32) {
@@ -75,7 +77,8 @@ pub(super) fn explains(before: &Replay, after: &Replay) -> bool {
     is.is_subset(&was) && is.len() < was.len() && was.difference(&is).all(cleared)
 }
 
-/// The same of what is known to be kept.
+/// Keys or values that were recorded as the cache holds them, each moved by half a step of its type towards the right value; `None` where they are no
+/// such. One factor on all of them is moved by nothing.
 pub(crate) fn as_kept(cache: Cache, site: Site, own: &ArrayD<f64>, right: &ArrayD<f64>) -> Option<ArrayD<f64>> {
     if cache == Cache::F32 || own.shape() != right.shape() {
         return None;

@@ -1,4 +1,4 @@
-//! In which layout did the candidate record a tap that agrees with the reference in none? The comparison holds taps against the reference's values, and
+//! Finds the layout in which a candidate recorded a tap that agrees with the reference in none. The comparison holds taps against the reference's values, and
 //! behind a fault none of them agrees. What is right in itself comes out of what it reads, in its own layout. Of a tap that is wrong in itself what reads it
 //! tells: it comes out of the one in which the tap was recorded. So it does of a tap that comes out in another order of its axes, where that order is the
 //! mistake.

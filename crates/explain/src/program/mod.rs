@@ -91,6 +91,11 @@ impl CacheSaidBy {
             _ => CacheSaidBy::Word,
         }
     }
+
+    /// Whether values alone say it.
+    fn is_assumed(self) -> bool {
+        self == CacheSaidBy::Values
+    }
 }
 
 impl<'a> Candidate<'a> {

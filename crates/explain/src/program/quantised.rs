@@ -1,4 +1,4 @@
-//! Are the products with weights right, but in another arithmetic? All of them off alike and without structure, and nothing else: then weights or
+//! Recognises products with weights that are right, but in another arithmetic: all of them off alike and without structure, and nothing else: then weights or
 //! activations are rounded to few bits, and no operation is wrong. Which rounding it is, is imitated on what was recorded.
 
 use std::collections::BTreeSet;

@@ -84,7 +84,7 @@ impl ProgramReplay {
                 progress,
             )?;
             let (cache, said_by) = candidate.cache;
-            (other.replays.replay.cache, other.replays.replay.cache_is_assumed) = (cache, is_assumed(said_by));
+            (other.replays.replay.cache, other.replays.replay.cache_is_assumed) = (cache, said_by.is_assumed());
             if wrong(&other) < wrong(&judged) {
                 judged = other;
             }
@@ -153,11 +153,6 @@ impl ProgramReplay {
     pub(crate) fn recording<'a>(&'a self, recording: &Recording<'a>) -> Recording<'a> {
         Recording { program: self.program.as_ref().unwrap_or(recording.program), ..*recording }
     }
-}
-
-/// Whether a type of cache is said by values alone.
-pub(super) fn is_assumed(said_by: CacheSaidBy) -> bool {
-    said_by == CacheSaidBy::Values
 }
 
 /// How the comparison lists a candidate's taps, those of Q and K that agree in no order of rows with theirs in this one.

@@ -43,6 +43,11 @@ pub(crate) fn is_coarse(profile: Profile) -> bool {
     !matches!(profile, Profile::Exact | Profile::F32)
 }
 
+/// Whether each result is rounded to 16 bits.
+pub(crate) fn is_half(profile: Profile) -> bool {
+    matches!(profile, Profile::F16 | Profile::Bf16)
+}
+
 /// Whether recording in this type rounds what the profile's arithmetic gives.
 pub(crate) fn loses(profile: Profile, dtype: DType) -> bool {
     match dtype {
@@ -93,7 +98,7 @@ impl Operation<'_> {
         let (profile, site, span) = (self.profile, self.site, self.is_span);
         // A few rows may be rounded less than others, or more, by chance: what rounding cost the same tap before counts as well.
         let rows = own.shape().get(site.position_axis()).copied().unwrap_or(0);
-        let few_rows = matches!(profile, Profile::F16 | Profile::Bf16) && rows < FEW_ROWS;
+        let few_rows = is_half(profile) && rows < FEW_ROWS;
         let before = if span || few_rows { self.noise_before } else { 0.0 };
         let rounding = distance(site, exact, right);
         // The same of a sum that nearly cancels: it may be off by what rounding makes of its terms.

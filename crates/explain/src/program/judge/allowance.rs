@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use firstdiff_compare::{Difference, Status, TapReport};
-use firstdiff_model::{Profile, Storage};
+use firstdiff_model::Storage;
 use firstdiff_program::{Bench, Kind, Operand, Program, ProgramTap, Slice, Tensor, View};
 use firstdiff_trace::{DType, to_bf16, to_f16};
 use ndarray::{ArrayD, Axis};
@@ -118,9 +118,4 @@ pub(super) fn is_norm_with_gain(program: &Program, slice: &Slice<'_>) -> bool {
     let [op] = slice.ops().collect::<Vec<_>>()[..] else { return false };
     let op = &program.ops()[op];
     matches!(op.base(), "rms_norm" | "layer_norm") && matches!(op.operands.get(2), Some(Operand::View(_)))
-}
-
-/// Whether what is computed is rounded to 16 bits.
-pub(super) fn is_half_profile(profile: Profile) -> bool {
-    matches!(profile, Profile::F16 | Profile::Bf16)
 }

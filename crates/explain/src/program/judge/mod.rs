@@ -15,17 +15,16 @@ use crate::program::condition::condition;
 use crate::program::findings::stretch;
 use crate::program::held::{Held, Part, array, floats, tensor};
 use crate::program::judge::allowance::{
-    as_the_table, is_half_profile, is_norm_with_gain, is_of_a_row, multiplies_by_tables, of_chance, rounded_if,
-    without_cancelling,
+    as_the_table, is_norm_with_gain, is_of_a_row, multiplies_by_tables, of_chance, rounded_if, without_cancelling,
 };
 use crate::program::judge::choice::chosen;
 use crate::program::judge::lockstep::{Due, Lockstep, is_of_16_bits};
 use crate::program::kept::as_kept;
 use crate::program::layouts::{Decided, Layouts, Reading};
 use crate::program::orders::{Both, Orders};
-use crate::program::replay::{Costs, Replays, between, is_assumed, on_the_way, operation, own_unit, taps_of};
+use crate::program::replay::{Costs, Replays, between, on_the_way, operation, own_unit, taps_of};
 use crate::program::{Candidate, Recording, taken_back};
-use crate::replay::operation::{Operation, is_coarse, lost};
+use crate::replay::operation::{Operation, is_coarse, is_half, lost};
 use crate::replay::padding::blame_unmasked_padding;
 use crate::replay::reason::{Reason, UnfitInput};
 use crate::replay::residual::{Fit, added};
@@ -338,7 +337,7 @@ impl<'r> Judge<'r> {
         let rounding = due.narrow.as_ref().filter(|_| !is_span);
         let rounding = rounding.map(|narrow| distance(site, narrow, &due.right));
         let of_both = || NORM_AND_GAIN * distance(site, &due.exact, &due.right);
-        let rounds_between = is_half_profile(candidate.profile) && is_norm_with_gain(program, &it.slice);
+        let rounds_between = is_half(candidate.profile) && is_norm_with_gain(program, &it.slice);
         (stored, spread, rounding.or_else(|| rounds_between.then(of_both)))
     }
 
@@ -451,7 +450,7 @@ impl<'r> Judge<'r> {
         self.layouts.doubt_unconfirmed(&mut self.taps);
         let told = std::mem::take(&mut self.layouts.told);
         let (cache, said_by) = self.candidate.cache;
-        let replay = Replay { taps: self.taps, routing, warnings, cache, cache_is_assumed: is_assumed(said_by) };
+        let replay = Replay { taps: self.taps, routing, warnings, cache, cache_is_assumed: said_by.is_assumed() };
         Ok((Replays { replay, taps: self.numbers, noise: self.costs }, told))
     }
 }

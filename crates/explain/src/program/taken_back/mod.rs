@@ -1,4 +1,4 @@
-//! Does a later operation take back what is off at a tap, or was the tap only recorded wrongly? Then no operation is to be blamed.
+//! Finds taps that are off and not to be blamed: a later operation takes back what is off, or the tap was only recorded wrongly.
 //!
 //! Engines place a factor where it costs least: q times 1/sqrt(d) before the products, and none after them; or q and k times d^-1/4 each. Two taps are then not
 //! the reference's, and two operations are not its operations; the scores are. What is right when it is computed from what stands before all of it was never wrong.

@@ -1,4 +1,4 @@
-//! Is the run right at its end, computed from the tokens alone? Then what is off on the way there is taken back, wherever that is.
+//! Judges whether a run is right at its end, computed from the tokens alone: what is off on the way there is taken back then, wherever that is.
 //!
 //! The tap that takes an error back within a layer may not have been recorded, or hold the last position alone, or there may be none: a residual stream of half
 //! the size goes through all layers. The end of a run tells as well. A tap is off on the way to a right end if the end would not be right with it.
