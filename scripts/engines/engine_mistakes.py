@@ -53,14 +53,15 @@ class Chosen(NamedTuple):
         if at and m.shows:
             raise SystemExit(f"--mistake {text}: {id} has its own taps")
         default = m.values[0] if m.values else None
-        if value and isinstance(default, (int, float)):
+        if value and isinstance(default, (int, float)) and value not in m.values:
             value = float(value)
         elif value and value not in m.values:
             raise SystemExit(f"--mistake {id}={value}: the values are {', '.join(m.values) or 'none'}")
         return Chosen(id, default if value == "" else value, tuple(at.split(",")) if at else m.at, layers)
 
     def params(self):
-        return {MISTAKES[self.id].key: self.value} if self.value is not None else {}
+        key = "kind" if isinstance(self.value, str) else MISTAKES[self.id].key
+        return {key: self.value} if self.value is not None else {}
 
     def here(self, l, tap):
         if tap not in self.at and self.at != ("*",):
@@ -153,8 +154,12 @@ def _(e, right, value, l, tap, x):
 def _(e, right, value, l, tap, x):
     return np.mean(x * x, keepdims=True)
 
-@mistake("norm-width", "mean_square", "attn_norm ffn_norm final_norm", "the mean over a padded width (VALUE)", values=(64.0,), key="width")
+@mistake("norm-width", "mean_square", "attn_norm ffn_norm final_norm", "the mean over a padded width (VALUE), or not of all channels",
+         values=(64.0, "first-left-out", "last-left-out"), key="width")
 def _(e, right, value, l, tap, x):
+    if isinstance(value, str):
+        left = x[..., 1:] if value == "first-left-out" else x[..., :-1]
+        return np.sum(left * left, axis=-1, keepdims=True) / np.float32(x.shape[-1])
     return np.sum(x * x, axis=-1, keepdims=True) / np.float32(value)
 
 @mistake("norm-wrong-weight", "gain", "attn_norm ffn_norm", "attn_norm's and ffn_norm's gains exchanged")

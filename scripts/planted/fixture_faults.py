@@ -96,6 +96,7 @@ FAULTS = [line.split() for line in """
     llama      rope-omitted                           1    logits
     qwen3      rope-position=decode-ahead             -    streams  decode
     qwen3      kv-cache-stale                         -    streams  decode
+    qwen2      norm-width=first-left-out              -    streams
 """.strip().splitlines()]
 
 SECTIONS = {

@@ -52,7 +52,7 @@ MORE = """
     norm-plus-one@attn_norm  norm-plus-one@final_norm  norm-plus-one@q_norm,k_norm
     norm-centered@attn_norm  norm-centered@ffn_norm  norm-centered@final_norm
     norm-sum@attn_norm  norm-sum@final_norm  norm-axis@ffn_norm  norm-axis@attn_norm
-    norm-width=50  norm-width=96  norm-width=56@final_norm  norm-omitted@attn_norm  norm-omitted@q_norm  norm-omitted@q_norm,k_norm
+    norm-width=50  norm-width=96  norm-width=56@final_norm  norm-width=last-left-out@ffn_norm  norm-omitted@attn_norm  norm-omitted@q_norm  norm-omitted@q_norm,k_norm
     weight-transposed@q  weight-transposed@k  weight-transposed@v  weight-transposed@attn_out  weight-transposed@ffn_gate
     weight-transposed@ffn_up  weight-transposed@ffn_out  weight-transposed@q,k,v  weight-transposed@ffn_gate,ffn_up,ffn_out
     weight-stride@q  weight-stride@ffn_gate  weight-stride@ffn_out  weight-stride@v

@@ -9,16 +9,15 @@ use crate::explain::{Cause, Finding, Match, Remainder};
 use crate::mistakes::attention::is_of_a_cache;
 use crate::tolerance::search::{FITTED_ALIKE, WELL_BELOW};
 
-/// A mistake that laws name at several taps is one, and so is a law of one operation that was measured twice: each is added to the first; `order` is
-/// that of the operations.
+/// A mistake that laws name at several taps is one, and so is one law of several: one function of the engine computes all of them. Each is added to the
+/// first; `order` is that of the operations.
 pub(crate) fn join_named(findings: &mut Vec<Finding>, order: impl Fn(Tap) -> usize) {
     let is_one = |known: &Finding, other: &Finding| {
         let law = known.measured.is_some() || other.measured.is_some();
         let stated = [known, other].iter().all(|f| f.matched == Match::Reproduced && f.is_blamed());
         let same = known.cause.as_ref().zip(other.cause.as_ref()).is_some_and(|(a, b)| is_same(a, b, FITTED_ALIKE));
         let laws = known.measured.as_ref().zip(other.measured.as_ref());
-        let site = |f: &Finding| f.taps.first().map(|tap| tap.last_site());
-        let unnamed = [known, other].iter().all(|f| f.matched == Match::Measured) && site(known) == site(other);
+        let unnamed = [known, other].iter().all(|f| f.matched == Match::Measured);
         law && stated && same || unnamed && laws.is_some_and(|(a, b)| a.law.words == b.law.words)
     };
     folded(findings, is_one, |known| {

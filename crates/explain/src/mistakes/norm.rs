@@ -82,9 +82,9 @@ pub(crate) static NORM_AXIS: Mistake = Mistake {
 pub(crate) static NORM_WIDTH: Mistake = Mistake {
     id: "norm-width",
     shows_one_number_a_row: true,
-    what: "the mean square is taken over another width",
+    what: "the mean square is taken over another width, or not of all channels",
     fix: "divide by the number of elements that are summed: look at padding, at partial reads",
-    params: &[Param::words("kind", &["all-heads"]), Param::free("width")],
+    params: &[Param::words("kind", &["all-heads", "first-left-out", "last-left-out"]), Param::free("width")],
     stands_behind: StandsBehind::All,
     ..NORM
 };

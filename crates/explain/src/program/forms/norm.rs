@@ -6,7 +6,7 @@ use ndarray::{ArrayD, Axis};
 use serde_json::json;
 
 use super::linear::read_as;
-use super::{Form, computed, kept, minus, numbers, over, plus, renamed, times, with, with_all, with_number};
+use super::{Form, computed, kept, minus, numbers, over, plus, times, with, with_all, with_number};
 use crate::mistakes::head::FINAL_NORM_OMITTED;
 use crate::mistakes::linear::BIAS_OMITTED;
 use crate::mistakes::norm::{
@@ -24,7 +24,7 @@ pub(super) fn forms(context: &Context<'_>, op: usize) -> Vec<Form> {
         "rsqrt" => of_root(context, op),
         "layer_norm" => of_kernel(context, op, 4),
         "rms_norm" => of_kernel(context, op, 3),
-        "mul" => of_gain(context, op),
+        "mul" => of_product(context, op),
         "add" => of_raised_gain(context, op),
         "sub" => of_mean(context, op),
         _ => Vec::new(),
@@ -56,56 +56,108 @@ fn of_eps(record: &Operation, op: usize, place: usize, eps: f64) -> Vec<Form> {
     others.map(form).chain([any]).collect()
 }
 
+/// Another mean that a norm takes of its squares. A line more is one more mistake, of norms in one operation and in several.
+const MEANS: [(&Mistake, &str, Of); 6] = [
+    (&NORM_SUM, "", Of::Row(|row| row.iter().sum())),
+    (&NORM_WIDTH, "first-left-out", Of::Row(|row| row.iter().skip(1).sum::<f64>() / row.len() as f64)),
+    (&NORM_WIDTH, "last-left-out", Of::Row(|row| row.iter().rev().skip(1).sum::<f64>() / row.len() as f64)),
+    (&NORM_AXIS, "whole-tensor", Of::Axes(|rank, _| Some((0..rank).collect()))),
+    (&NORM_AXIS, "over-positions", Of::OtherRows(|rank, _| Some(vec![rank.checked_sub(2)?]))),
+    (&NORM_WIDTH, "all-heads", Of::Axes(|rank, heads| Some(vec![heads?, rank.checked_sub(1)?]))),
+];
+
+/// What a mean is taken of.
+#[derive(Clone, Copy)]
+enum Of {
+    /// A function of each row.
+    Row(fn(&[f64]) -> f64),
+    /// Each row, as if it were so wide.
+    Width(f64),
+    /// Axes of so many, of which one may be that of the heads.
+    Axes(fn(usize, Option<usize>) -> Option<Vec<usize>>),
+    /// The same, where what is taken off first is their mean too.
+    OtherRows(fn(usize, Option<usize>) -> Option<Vec<usize>>),
+}
+
+impl Of {
+    /// The mean, with one element along the axes that it is taken of.
+    fn taken(self, x: &ArrayD<f64>, heads: Option<usize>) -> Option<ArrayD<f64>> {
+        let last = Axis(x.ndim().checked_sub(1)?);
+        match self {
+            Of::Row(f) => Some(x.map_axis(last, |row| f(&row.to_vec())).insert_axis(last)),
+            Of::Width(width) => Some(x.map_axis(last, |row| row.sum() / width).insert_axis(last)),
+            Of::Axes(axes) | Of::OtherRows(axes) => axes(x.ndim(), heads)?
+                .into_iter()
+                .try_fold(x.clone(), |x, axis| Some(x.mean_axis(Axis(axis))?.insert_axis(Axis(axis)))),
+        }
+    }
+}
+
+/// Other means; `change` is what one makes of the operation `op`, which reads `x` or its squares.
+fn of_means(
+    context: &Context<'_>,
+    op: usize,
+    x: &View,
+    change: impl Fn(Of) -> Change + Send + Sync + 'static,
+) -> Vec<Form> {
+    let is_there = |of: Of| match of {
+        Of::Axes(axes) | Of::OtherRows(axes) => axes(x.shape.len(), heads_axis(context, op, x)).is_some(),
+        Of::Row(_) | Of::Width(_) => true,
+    };
+    let form = |(mistake, kind, of): (&'static Mistake, &str, Of)| {
+        let params = (!kind.is_empty()).then(|| ("kind", json!(kind))).into_iter().collect();
+        Form::one(mistake, params, op, change(of))
+    };
+    let mut forms: Vec<Form> = MEANS.into_iter().filter(|(.., of)| is_there(*of)).map(form).collect();
+    let columns = x.shape.last().copied().unwrap_or(1) as f64;
+    let of_width = move |width: f64| change(Of::Width(width));
+    forms.push(Form::any(&NORM_WIDTH, "width", columns, At::Op(op), of_width).whole());
+    forms
+}
+
+/// What mean squares become behind the root, with epsilon beside it or without any: `change` is what that makes of the operation `op`.
+fn of_divisors(
+    context: &Context<'_>,
+    op: usize,
+    eps: f64,
+    change: impl Fn(fn(f64, f64) -> f64, f64) -> Change + Send + Sync + 'static,
+) -> [Form; 3] {
+    let outside: fn(f64, f64) -> f64 = |mean, eps| mean.sqrt() + eps;
+    [
+        Form::one(omitted(context, op), vec![("kind", json!("gain-only"))], op, change(|_, _| 1.0, eps)),
+        Form::one(&NORM_EPS_OUTSIDE, vec![], op, change(outside, eps)),
+        Form::any(&NORM_EPS_OUTSIDE, "eps", eps, At::Op(op), move |eps| change(outside, eps))
+            .beginning_at(OUTSIDE_MATTERS),
+    ]
+}
+
 /// mean(x²) + eps under a root.
 fn of_root(context: &Context<'_>, op: usize) -> Vec<Form> {
     let mut forms = Vec::new();
     let Some(add) = context.tensor(op, 0).and_then(|view| context.maker(op, view)) else { return forms };
     let Some((place, eps)) = context.number(add).filter(|_| context.base(add) == "add") else { return forms };
-    let record = context.op(add);
-    forms.extend(of_eps(record, add, place, eps));
+    forms.extend(of_eps(context.op(add), add, place, eps));
     let Some(mean) = context.tensor(add, 0) else { return forms };
     let view = mean.clone();
-    let outside = move |eps: f64| computed(&[&view], move |x| Some(x[0].mapv(|x| 1.0 / (x.sqrt() + eps))));
-    forms.push(Form::one(&NORM_EPS_OUTSIDE, vec![], op, outside(eps)));
-    forms.push(Form::any(&NORM_EPS_OUTSIDE, "eps", eps, At::Op(op), outside).beginning_at(OUTSIDE_MATTERS));
-    let ones = computed(&[mean], |x| Some(ArrayD::ones(x[0].raw_dim())));
-    forms.push(Form::one(omitted(context, op), vec![("kind", json!("gain-only"))], op, ones));
+    forms.extend(of_divisors(context, op, eps, move |divisor, number| {
+        computed(&[&view], move |x| Some(x[0].mapv(|mean| 1.0 / divisor(mean, number))))
+    }));
     let Some(at) = context.maker(add, mean).filter(|&at| context.base(at) == "mean") else { return forms };
-    let over_all = computed(&[mean], move |x| Some(ArrayD::from_elem(x[0].raw_dim(), x[0].mean()? + eps)));
-    forms.push(Form::one(&NORM_AXIS, vec![("kind", json!("whole-tensor"))], add, over_all));
     let Some(squares) = context.tensor(at, 0) else { return forms };
-    let over_positions = computed(&[squares], move |x| {
-        let axis = Axis(x[0].ndim().checked_sub(2)?);
-        Some(x[0].mean_axis(axis)?.insert_axis(axis).mapv(|x| x + eps))
-    });
-    forms.push(Form::one(&NORM_AXIS, vec![("kind", json!("over-positions"))], add, over_positions));
-    if let Some(heads) = heads_axis(context, op, squares) {
-        let over_heads = computed(&[squares], move |x| {
-            let mean = mean_over(&x[0], &[heads, x[0].ndim().checked_sub(1)?])?.mapv(|x| x + eps);
-            let mut shape = x[0].shape().to_vec();
-            *shape.last_mut()? = 1;
-            Some(mean.broadcast(shape)?.to_owned())
-        });
-        forms.push(Form::one(&NORM_WIDTH, vec![("kind", json!("all-heads"))], add, over_heads));
-    }
-    let columns = squares.shape.last().copied().unwrap_or(1) as f64;
-    let view = mean.clone();
-    let of_width = move |width: f64| computed(&[&view], move |x| Some(x[0].mapv(|x| x * columns / width + eps)));
-    forms.push(Form::any(&NORM_WIDTH, "width", columns, At::Op(add), of_width).whole());
-    forms.push(Form::one(&NORM_SUM, vec![], at, renamed(context.op(at), "sum.dim_IntList")));
-    let Some(square) =
-        context.maker(at, squares).filter(|&square| matches!(context.base(square), "pow" | "square" | "mul"))
-    else {
-        return forms;
-    };
+    let (view, heads) = (squares.clone(), heads_axis(context, op, squares));
+    forms.extend(of_means(context, at, squares, move |of| {
+        computed(&[&view], move |x| {
+            let (mean, mut due) = (of.taken(&x[0], heads)?, x[0].shape().to_vec());
+            *due.last_mut()? = 1;
+            Some(mean.broadcast(due).map(|mean| mean.to_owned()).unwrap_or(mean))
+        })
+    }));
+    let is_square = |&at: &usize| matches!(context.base(at), "pow" | "square" | "mul");
+    let Some(square) = context.maker(at, squares).filter(is_square) else { return forms };
     let Some(x) = context.tensor(square, 0) else { return forms };
     // The values that are multiplied by the root are centred too.
-    let scaled = context
-        .program
-        .readers(op)
-        .iter()
-        .copied()
-        .find(|&reader| context.base(reader) == "mul" && context.has(reader));
+    let is_scaled = |reader: &usize| context.base(*reader) == "mul" && context.has(*reader);
+    let scaled = context.program.readers(op).iter().copied().find(is_scaled);
     if let Some((scaled, root)) = scaled.zip(context.out(op)) {
         let both = vec![
             Edit { at: At::Op(square), change: computed(&[x], move |x| Some(centred(&x[0])?.mapv(|x| x * x))) },
@@ -139,115 +191,77 @@ fn heads_axis(context: &Context<'_>, op: usize, view: &View) -> Option<usize> {
     (0..last).filter(are_heads).min_by_key(|&axis| view.strides[axis])
 }
 
-/// The mean over some axes, which stay with one element.
-fn mean_over(x: &ArrayD<f64>, axes: &[usize]) -> Option<ArrayD<f64>> {
-    axes.iter().try_fold(x.clone(), |x, &axis| Some(x.mean_axis(Axis(axis))?.insert_axis(Axis(axis))))
-}
-
 /// A view's values under another shape.
 fn as_shape(view: &View, out: Option<&View>) -> Change {
     let shape = out.map_or_else(Vec::new, |out| out.shape.clone());
     computed(&[view], move |x| x[0].clone().into_shape_with_order(shape.as_slice()).ok())
 }
 
+/// How a norm that is one operation is carried out: with x, and the gain and the bias that it has.
+#[derive(Clone, Copy)]
+struct Parts {
+    mean: Of,
+    heads: Option<usize>,
+    /// What rows are divided by, of their mean square and a number.
+    divisor: fn(f64, f64) -> f64,
+    number: f64,
+    gain: fn(f64) -> f64,
+    /// Whether the mean is taken off first.
+    centres: bool,
+    has_gain: bool,
+}
+
+impl Parts {
+    fn of(self, x: &[ArrayD<f64>]) -> Option<ArrayD<f64>> {
+        let of = match (self.centres, self.mean) {
+            (true, Of::OtherRows(_)) => minus(&x[0], &self.mean.taken(&x[0], self.heads)?)?,
+            (true, _) => centred(&x[0])?,
+            (false, _) => x[0].clone(),
+        };
+        let mean = self.mean.taken(&of.mapv(|x| x * x), self.heads)?;
+        let normed = over(&of, &mean.mapv(|mean| (self.divisor)(mean, self.number)))?;
+        let normed = if self.has_gain { times(&normed, &x[1].mapv(self.gain))? } else { normed };
+        x.get(1 + usize::from(self.has_gain)).map_or(Some(normed.clone()), |bias| plus(&normed, bias))
+    }
+}
+
 /// A norm that is one operation; `place` is its epsilon's.
 fn of_kernel(context: &Context<'_>, op: usize, place: usize) -> Vec<Form> {
-    let mut forms = Vec::new();
-    let Some(x) = context.tensor(op, 0) else { return forms };
+    let Some(x) = context.tensor(op, 0) else { return Vec::new() };
     let record = &with_its_eps(context.op(op), place);
     let eps = match record.operands.get(place) {
         Some(Operand::Scalar(Scalar::Float(eps))) => *eps,
         _ => DEFAULT_EPS,
     };
-    if record.keywords.is_empty() {
-        forms.extend(of_eps(record, op, place, eps));
-    }
-    let mut views = vec![x];
-    let (gain, bias) = (context.tensor(op, 2), if place == 4 { context.tensor(op, 3) } else { None });
-    views.extend(gain.iter().chain(&bias));
-    let (has_gain, has_bias) = (gain.is_some(), bias.is_some());
-    let weighed = move |normed: ArrayD<f64>, x: &[ArrayD<f64>]| {
-        let normed = if has_gain { times(&normed, &x[1])? } else { normed };
-        if has_bias { plus(&normed, &x[1 + usize::from(has_gain)]) } else { Some(normed) }
-    };
     let centres = place == 4;
-    // The values, and the mean of their squares, done otherwise.
-    type Root = Box<dyn Fn(&ArrayD<f64>) -> Option<ArrayD<f64>> + Send + Sync>;
-    let owned: Vec<View> = views.iter().map(|view| (*view).clone()).collect();
-    let rooted = move |root: Root| {
-        computed(&owned.iter().collect::<Vec<_>>(), move |x| {
-            let of = if centres { centred(&x[0])? } else { x[0].clone() };
-            let divisor = root(&of.mapv(|x| x * x))?;
-            weighed(over(&of, &divisor)?, x)
-        })
+    let (gain, bias) = (context.tensor(op, 2), context.tensor(op, 3).filter(|_| centres));
+    let views: Vec<View> = [Some(x), gain, bias].into_iter().flatten().cloned().collect();
+    let due = Parts {
+        mean: Of::Width(x.shape.last().copied().unwrap_or(1) as f64),
+        heads: heads_axis(context, op, x),
+        divisor: |mean, eps| (mean + eps).sqrt(),
+        number: eps,
+        gain: |w| w,
+        centres,
+        has_gain: gain.is_some(),
     };
-    let mean = |x: &ArrayD<f64>| {
-        let last = Axis(x.ndim().checked_sub(1)?);
-        Some(x.mean_axis(last)?.insert_axis(last))
-    };
-    let columns = x.shape.last().copied().unwrap_or(1) as f64;
-    let one = |mistake: &'static Mistake, params: Params, root: Root| Form::one(mistake, params, op, rooted(root));
-    if let Some(heads) = heads_axis(context, op, x) {
-        let over_heads =
-            move |x: &ArrayD<f64>| Some(mean_over(x, &[heads, x.ndim().checked_sub(1)?])?.mapv(|x| (x + eps).sqrt()));
-        forms.push(one(&NORM_WIDTH, vec![("kind", json!("all-heads"))], Box::new(over_heads)));
-    }
-    let (owned, other) = (rooted.clone(), rooted.clone());
-    let outside = move |eps: f64| owned(Box::new(move |x| Some(mean(x)?.mapv(|x| x.sqrt() + eps))));
-    forms.push(Form::one(&NORM_EPS_OUTSIDE, vec![], op, outside(eps)));
-    forms.push(Form::any(&NORM_EPS_OUTSIDE, "eps", eps, At::Op(op), outside).beginning_at(OUTSIDE_MATTERS));
-    forms.push(one(&NORM_SUM, vec![], Box::new(move |x| Some(mean(x)?.mapv(|x| (columns * x + eps).sqrt())))));
-    forms.push(one(
-        &NORM_AXIS,
-        vec![("kind", json!("whole-tensor"))],
-        Box::new(move |x| Some(ArrayD::from_elem(vec![1; x.ndim()], (x.mean()? + eps).sqrt()))),
-    ));
-    let over_positions = computed(&views, move |x| {
-        let axis = Axis(x[0].ndim().checked_sub(2)?);
-        let mean = |x: &ArrayD<f64>| Some(x.mean_axis(axis)?.insert_axis(axis));
-        let of = if centres { minus(&x[0], &mean(&x[0])?)? } else { x[0].clone() };
-        let root = mean(&of.mapv(|x| x * x))?.mapv(|x| (x + eps).sqrt());
-        weighed(over(&of, &root)?, x)
-    });
-    forms.push(Form::one(&NORM_AXIS, vec![("kind", json!("over-positions"))], op, over_positions));
-    let of_width =
-        move |width: f64| other(Box::new(move |x| Some(mean(x)?.mapv(|x| (x * columns / width + eps).sqrt()))));
-    forms.push(Form::any(&NORM_WIDTH, "width", columns, At::Op(op), of_width).whole());
-    let carried_out = move |x: &[ArrayD<f64>]| {
-        let of = if centres { centred(&x[0])? } else { x[0].clone() };
-        weighed(by_root(&of, eps)?, x)
-    };
-    let other = computed(&views, move |x| {
-        let of = if centres { x[0].clone() } else { centred(&x[0])? };
-        weighed(by_root(&of, eps)?, x)
-    });
+    let read: Vec<&View> = views.iter().collect();
+    let twice = computed(&read, move |x| due.of(&[&[due.of(x)?], &x[1..]].concat()));
+    let mut forms = if record.keywords.is_empty() { of_eps(record, op, place, eps) } else { Vec::new() };
+    let owned = views.clone();
+    let other = move |parts: Parts| computed(&owned.iter().collect::<Vec<_>>(), move |x| parts.of(x));
+    let by = other.clone();
+    forms.extend(of_means(context, op, x, move |mean| by(Parts { mean, ..due })));
+    let by = other.clone();
+    forms.extend(of_divisors(context, op, eps, move |divisor, number| by(Parts { divisor, number, ..due })));
     let mistake = if centres { &NORM_NOT_CENTERED } else { &NORM_CENTERED };
-    forms.push(Form::one(mistake, vec![], op, other));
-    if gain.is_some() {
-        forms.push(Form::one(&NORM_WEIGHT_OMITTED, vec![], op, with(record, 2, Operand::None)));
-    }
-    if bias.is_some() {
-        forms.push(Form::one(&BIAS_OMITTED, vec![], op, with(record, 3, Operand::None)));
-    }
+    forms.push(Form::one(mistake, vec![], op, other(Parts { centres: !centres, ..due })));
+    forms.extend(bias.map(|_| Form::one(&BIAS_OMITTED, vec![], op, with(record, 3, Operand::None))));
     if let Some(gain) = gain {
-        let with_gain = |f: fn(f64) -> f64| {
-            computed(&views, move |x| {
-                let mut other = x.to_vec();
-                other[1].mapv_inplace(f);
-                carried_out(&other)
-            })
-        };
-        forms.push(Form::one(&NORM_PLUS_ONE, vec![], op, with_gain(|w| w + 1.0)));
-        forms.push(Form::one(&NORM_WEIGHT_TWICE, vec![], op, with_gain(|w| w * w)));
-        forms.extend(read_as(|params, bits| Form::one(&STORAGE_TYPE, params, op, with_gain(bits))));
+        forms.extend(of_gain(context, op, gain, |gain| other(Parts { gain, ..due })));
         forms.extend(of_other_gains(context, op, record, gain));
     }
     forms.push(Form::one(omitted(context, op), omitted_kind(context, op), op, kept(x)));
-    let twice = computed(&views, move |x| {
-        let mut again = x.to_vec();
-        again[0] = carried_out(x)?;
-        carried_out(&again)
-    });
     forms.push(Form::one(omitted(context, op), vec![("kind", json!("twice"))], op, twice));
     forms
 }
@@ -291,15 +305,18 @@ pub(super) fn bias_beside(context: &Context<'_>, weight: &View, bias: &View) -> 
 }
 
 fn centred(x: &ArrayD<f64>) -> Option<ArrayD<f64>> {
-    let last = Axis(x.ndim().checked_sub(1)?);
-    minus(x, &x.mean_axis(last)?.insert_axis(last))
+    minus(x, &row_mean(x)?)
 }
 
 /// x over the root of its mean square.
 fn by_root(x: &ArrayD<f64>, eps: f64) -> Option<ArrayD<f64>> {
+    over(x, &row_mean(&x.mapv(|x| x * x))?.mapv(|mean| (mean + eps).sqrt()))
+}
+
+/// The mean of each row, which stays with one element.
+fn row_mean(x: &ArrayD<f64>) -> Option<ArrayD<f64>> {
     let last = Axis(x.ndim().checked_sub(1)?);
-    let mean = x.mapv(|x| x * x).mean_axis(last)?.insert_axis(last);
-    over(x, &mean.mapv(|mean| (mean + eps).sqrt()))
+    Some(x.mean_axis(last)?.insert_axis(last))
 }
 
 /// Whether a view weighs channels: a vector of weights, or of weights with a number added.
@@ -317,30 +334,34 @@ pub(super) fn gain_of<'a>(context: &Context<'a>, op: usize) -> Option<&'a View> 
 }
 
 /// A factor for each channel.
-fn of_gain(context: &Context<'_>, op: usize) -> Vec<Form> {
-    let mut forms = Vec::new();
-    let [(_, a), (_, b)] = context.tensors(op)[..] else { return forms };
+fn of_product(context: &Context<'_>, op: usize) -> Vec<Form> {
+    let [(_, a), (_, b)] = context.tensors(op)[..] else { return Vec::new() };
     let (gain, x, place) = match (is_gain(context, op, a), is_gain(context, op, b)) {
         (true, false) => (a, b, 0),
         (false, true) => (b, a, 1),
-        _ => return forms,
+        _ => return Vec::new(),
     };
     let normed = context.call(op).any(|at| matches!(context.base(at), "rsqrt" | "sqrt" | "std" | "var"));
     if !normed || !context.is_activation(x) {
-        return forms;
+        return Vec::new();
     }
-    let weighed = |mistake: &'static Mistake, params, f: fn(f64) -> f64| {
-        Form::one(mistake, params, op, computed(&[x, gain], move |x| times(&x[0], &x[1].mapv(f))))
-    };
-    forms.push(Form::one(&NORM_WEIGHT_OMITTED, vec![], op, kept(x)));
-    forms.push(weighed(&NORM_WEIGHT_TWICE, vec![], |w| w * w));
+    let mut forms = of_gain(context, op, gain, |f| computed(&[x, gain], move |x| times(&x[0], &x[1].mapv(f))));
+    if context.is_weight(gain) {
+        forms.extend(wrong_gains(context, op, place, gain));
+    }
+    forms
+}
+
+/// Other functions of a gain: of one as it is stored, or of one that was raised by 1.
+fn of_gain(context: &Context<'_>, op: usize, gain: &View, weighed: impl Fn(fn(f64) -> f64) -> Change) -> Vec<Form> {
+    let one = |mistake, params, f: fn(f64) -> f64| Form::one(mistake, params, op, weighed(f));
+    let mut forms = vec![one(&NORM_WEIGHT_OMITTED, vec![], |_| 1.0), one(&NORM_WEIGHT_TWICE, vec![], |w| w * w)];
     if !context.is_weight(gain) {
-        forms.push(weighed(&NORM_PLUS_ONE, vec![("kind", json!("missing"))], |w| w - 1.0));
+        forms.push(one(&NORM_PLUS_ONE, vec![("kind", json!("missing"))], |w| w - 1.0));
         return forms;
     }
-    forms.push(weighed(&NORM_PLUS_ONE, vec![], |w| w + 1.0));
-    forms.extend(wrong_gains(context, op, place, gain));
-    forms.extend(read_as(|params, bits| weighed(&STORAGE_TYPE, params, bits)));
+    forms.push(one(&NORM_PLUS_ONE, vec![], |w| w + 1.0));
+    forms.extend(read_as(|params, bits| one(&STORAGE_TYPE, params, bits)));
     forms
 }
 
