@@ -35,9 +35,9 @@ pub mod replay;
 mod tolerance;
 pub mod weights;
 
+pub use explain::finding::OtherArithmetic;
 pub use explain::misrecorded::taken_back;
 pub use explain::misrecorded::words as misrecorded;
-pub use explain::quantised::OtherArithmetic;
 pub use laws::Measured;
 pub use mistakes::rounding::Rounding;
 pub use replay::residual::Fit;

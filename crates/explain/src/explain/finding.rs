@@ -9,11 +9,11 @@ use firstdiff_model::Profile;
 use firstdiff_trace::{Site, Tap};
 use serde_json::json;
 
-use crate::explain::quantised::OtherArithmetic;
 use crate::laws::Measured;
 use crate::mistakes::by_law::named;
 use crate::mistakes::embedding::TOKENS_DIFFER;
 use crate::mistakes::recorded::ROUTER_TOPK;
+use crate::mistakes::rounding::Rounding;
 use crate::mistakes::scores::MASK_OMITTED;
 use crate::mistakes::{Mistake, Param, Params, Values, find};
 use crate::replay::{Reason, Replay};
@@ -351,4 +351,23 @@ pub(crate) fn unmasked_padding(all: &[SeenPadding]) -> Option<Finding> {
         note: Some(note.to_owned()),
         ..Finding::without_cause(Match::Reproduced)
     })
+}
+
+/// Another arithmetic of the products with weights, and how it was imitated.
+#[derive(Clone, Debug)]
+pub struct OtherArithmetic {
+    /// The products that are off alike.
+    pub places: Vec<Place>,
+    /// How many products could be judged.
+    pub judged: usize,
+    /// Whether every other operation that could be judged is right.
+    pub alone: bool,
+    /// The least and the largest NMSE of those that are off.
+    pub nmse: [f64; 2],
+    /// The rounding that comes nearest, where it takes a good part of the error away.
+    pub nearest: Option<Rounding>,
+    /// What it leaves of the error: NMSE, the worst of all places, and the median share.
+    pub residual_nmse: f64,
+    /// The median, over all places, of what it leaves of their own error.
+    pub share: f64,
 }

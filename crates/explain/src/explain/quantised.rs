@@ -5,30 +5,10 @@ use std::collections::HashSet;
 use firstdiff_compare::Place;
 use firstdiff_trace::Tap;
 
-use crate::explain::finding::{Cause, Finding, Match};
+use crate::explain::finding::{Cause, Finding, Match, OtherArithmetic};
 use crate::mistakes::precision::PRECISION;
-use crate::mistakes::rounding::Rounding;
 use crate::replay::Replay;
 use crate::tolerance::search::ROUNDING_LEAVES;
-
-/// Another arithmetic of the products with weights, and how it was imitated.
-#[derive(Clone, Debug)]
-pub struct OtherArithmetic {
-    /// The products that are off alike.
-    pub places: Vec<Place>,
-    /// How many products could be judged.
-    pub judged: usize,
-    /// Whether every other operation that could be judged is right.
-    pub alone: bool,
-    /// The least and the largest NMSE of those that are off.
-    pub nmse: [f64; 2],
-    /// The rounding that comes nearest, where it takes a good part of the error away.
-    pub nearest: Option<Rounding>,
-    /// What it leaves of the error: NMSE, the worst of all places, and the median share.
-    pub residual_nmse: f64,
-    /// The median, over all places, of what it leaves of their own error.
-    pub share: f64,
-}
 
 impl OtherArithmetic {
     /// Whether an imitation gives the candidate's numbers, to a hundredth of the error.

@@ -2,7 +2,7 @@
 
 use firstdiff_trace::Site;
 
-use super::catalogue::{BeginsLater, Mistake};
+use super::mistake::{BeginsLater, Mistake};
 use super::param::Param;
 
 /// A mistake of the cache of keys and values.

@@ -2,7 +2,7 @@
 
 use firstdiff_trace::Site;
 
-use super::catalogue::Mistake;
+use super::mistake::Mistake;
 use super::param::Param;
 
 /// A mistake of the embedding.

@@ -4,7 +4,7 @@ use firstdiff_core::softmax;
 use firstdiff_trace::Site;
 use ndarray::ArrayD;
 
-use super::catalogue::{BeginsLater, Mistake};
+use super::mistake::{BeginsLater, Mistake};
 use super::param::Param;
 
 /// A mistake of the logits.

@@ -2,7 +2,7 @@
 
 use firstdiff_trace::Site;
 
-use super::catalogue::{BeginsLater, Mistake, sites};
+use super::mistake::{BeginsLater, Mistake, sites};
 use super::param::Param;
 
 /// A mistake of the products with weights.

@@ -8,6 +8,7 @@ pub(crate) mod embedding;
 pub(crate) mod feed_forward;
 pub(crate) mod head;
 pub(crate) mod linear;
+mod mistake;
 pub(crate) mod norm;
 mod param;
 pub(crate) mod precision;
@@ -21,8 +22,9 @@ pub(crate) mod unpack;
 
 use serde_json::Value;
 
-pub(crate) use catalogue::{BeginsLater, StandsBehind};
-pub use catalogue::{Mistake, advice, catalogue, find, ids, what};
+pub use catalogue::{advice, catalogue, find, ids, what};
+pub use mistake::Mistake;
+pub(crate) use mistake::{BeginsLater, StandsBehind};
 pub use param::{Param, Values};
 
 /// Values of a mistake's parameters, by name.

@@ -2,7 +2,7 @@
 
 use firstdiff_trace::Site;
 
-use super::catalogue::{BeginsLater, Mistake, StandsBehind, sites};
+use super::mistake::{BeginsLater, Mistake, StandsBehind, sites};
 use super::param::Param;
 
 /// A mistake of the norms.

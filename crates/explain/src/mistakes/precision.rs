@@ -2,7 +2,7 @@
 
 use firstdiff_trace::Site;
 
-use super::catalogue::Mistake;
+use super::mistake::Mistake;
 use super::param::Param;
 
 /// The mistakes of this file.

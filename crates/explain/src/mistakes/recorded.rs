@@ -1,6 +1,6 @@
 //! Mistakes in operations that the families with a Plan do not have: they are found in recorded programs alone.
 
-use super::catalogue::{Mistake, StandsBehind};
+use super::mistake::{Mistake, StandsBehind};
 use super::param::Param;
 
 /// A mistake in an operation of a recorded program.

@@ -2,7 +2,7 @@
 
 use firstdiff_trace::Site;
 
-use super::catalogue::{BeginsLater, Mistake, StandsBehind};
+use super::mistake::{BeginsLater, Mistake, StandsBehind};
 use super::param::Param;
 
 /// A mistake of a residual add.

@@ -1,6 +1,6 @@
 //! What happens to weights between the file and the product? Bits read as another type, reading that ends too early.
 
-use super::catalogue::{Mistake, sites};
+use super::mistake::{Mistake, sites};
 use super::param::Param;
 
 /// A mistake of the reader of files.

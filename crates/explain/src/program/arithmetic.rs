@@ -1,23 +1,20 @@
 //! Is every operation right, in another arithmetic than the candidate's dump says? Weights that are rounded to 16 bits are imitated, and a run whose values
 //! are all of 16 bits is judged as one. It is said only where nothing at all stays wrong.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
-use std::sync::Arc;
+use std::collections::{BTreeSet, HashSet};
 
 use firstdiff_compare::Place;
 use firstdiff_model::Profile;
-use firstdiff_program::{Bench, Operand, Program, Tensor, Values, WeightError, Weights};
+use firstdiff_program::{Program, Tensor, Values, WeightError, Weights};
 use firstdiff_trace::{Tap, to_bf16, to_f16};
-use ndarray::{Array2, ArrayD};
 use serde_json::json;
 
 use crate::explain::{Cause, Finding, Match, Progress};
 use crate::mistakes::precision::PRECISION;
-use crate::program::context::Context;
-use crate::program::forms::linear::multiplied;
-use crate::program::held::{Held, array, floats};
-use crate::program::quantised::Product;
-use crate::program::replay::{ProgramReplay, Replays};
+use crate::program::arrays::{array, floats};
+use crate::program::held::Held;
+use crate::program::products::is_product;
+use crate::program::replays::{ProgramReplay, Replays};
 use crate::program::{Candidate, Recording};
 use crate::replay::{ReplayError, Replayed};
 
@@ -99,67 +96,6 @@ pub(super) fn another(
         }
     }
     Ok(None)
-}
-
-/// A program's products with weights, of what a candidate holds.
-pub(super) struct HeldProducts<'a> {
-    pub(super) program: &'a Program,
-    pub(super) held: &'a Held,
-    pub(super) taps: HashMap<Place, usize>,
-    pub(super) exact: Bench<'a>,
-    pub(super) profile: Profile,
-}
-
-impl HeldProducts<'_> {
-    /// What `of` makes of the operation that makes a place's tap, and what the candidate has there, as that operation gives it.
-    fn at<T>(&mut self, place: Place, of: impl Fn(&Context<'_>, usize) -> Option<T>) -> Option<(T, ArrayD<f64>)> {
-        let tap = *self.taps.get(&place)?;
-        let slice = self.held.slice(self.program, tap);
-        self.exact.load(&slice).ok()?;
-        let own = Arc::new(self.held.recorded(tap)?);
-        let context = Context::new(self.program, self.held, &slice, &self.exact, own);
-        let op = self.program.taps()[tap].op;
-        Some((of(&context, op)?, context.own_as(context.out(op)?)?))
-    }
-
-    /// Whether a tap is a product with a matrix of weights.
-    pub(super) fn is_product(&self, place: Place) -> bool {
-        self.taps.get(&place).is_some_and(|&tap| is_product(self.program, tap))
-    }
-
-    /// What was multiplied, and what came of it; `None` where that is not known.
-    pub(super) fn product(&mut self, place: Place) -> Option<Product> {
-        let ((x, w, bias), own) = self.at(place, multiplied)?;
-        Product::new(self.profile, own, in_rows(x)?, w, bias.map(|bias| bias.iter().copied().collect()))
-    }
-
-    /// Of a tap that is looked up in a table of weights, what the candidate has and what is right, \[T,D\].
-    pub(super) fn looked_up(&mut self, place: Place) -> Option<[Array2<f64>; 2]> {
-        let due = |context: &Context<'_>, op: usize| {
-            let is_table = context.base(op) == "embedding" && context.is_weight(context.tensor(op, 0)?);
-            context.due().filter(|_| is_table)
-        };
-        let (due, own) = self.at(place, due)?;
-        Some([in_rows(own)?, in_rows(due)?])
-    }
-}
-
-/// All axes but the last merged.
-fn in_rows(x: ArrayD<f64>) -> Option<Array2<f64>> {
-    let columns = x.shape().last().copied().filter(|&columns| columns > 0)?;
-    let rows = x.len() / columns;
-    x.as_standard_layout().into_owned().into_shape_with_order((rows, columns)).ok()
-}
-
-/// Whether a tap is a product with a matrix of weights.
-fn is_product(program: &Program, tap: usize) -> bool {
-    let record = &program.ops()[program.taps()[tap].op];
-    let mut views = record.operands.iter().flat_map(Operand::views);
-    record.base() != "embedding"
-        && views.any(|view| {
-            let is_matrix = program.buffers()[view.buffer].shape.iter().filter(|&&extent| extent > 1).count() > 1;
-            is_matrix && program.weights().contains_key(&view.buffer)
-        })
 }
 
 /// Whether at least half of the products with weights that could be judged are wrong.

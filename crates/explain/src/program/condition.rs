@@ -8,7 +8,7 @@ use firstdiff_program::{At, Bench, Change, Edit, Instead, Operand, Operation, Sc
 use firstdiff_trace::Site;
 use ndarray::{ArrayD, Axis};
 
-use crate::program::held::{array, floats};
+use crate::program::arrays::{array, floats};
 use crate::replay::right::{Coin, distance};
 use crate::tolerance::replay::LEAST_ALLOWED;
 

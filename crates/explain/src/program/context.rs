@@ -9,7 +9,8 @@ use firstdiff_program::{At, Bench, Change, Edit, Kind, Operand, Operation, Progr
 use firstdiff_trace::Site;
 use ndarray::{ArrayD, Dimension, IxDyn};
 
-use crate::program::held::{Held, array, floats};
+use crate::program::arrays::{array, floats};
+use crate::program::held::Held;
 use crate::replay::right::distance;
 use crate::tolerance::search::ROUNDED_TO_16_BITS;
 

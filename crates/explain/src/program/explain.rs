@@ -1,10 +1,8 @@
 //! Why is it wrong? Each wrong slice is carried out otherwise, until the candidate's own numbers come out.
 
-use std::collections::HashMap;
 use std::time::Instant;
 
-use firstdiff_compare::{Place, SeenPadding, Status};
-use firstdiff_program::Program;
+use firstdiff_compare::{Place, SeenPadding};
 use firstdiff_trace::Tap;
 
 use crate::explain::finding::{other_counts, unmasked_padding};
@@ -12,11 +10,10 @@ use crate::explain::findings::{join_named, of_no_known_positions, seen_once, sho
 use crate::explain::{A_MOMENT, Effort, Explanation, Progress, misrecorded, moved_alike};
 use crate::mistakes::precision::PRECISION;
 use crate::program::arithmetic::another;
-use crate::program::findings::{findings, say_where};
-use crate::program::held::Held;
+use crate::program::findings::{self, say_where};
 use crate::program::not_testable::not_testable;
-use crate::program::replay::{ProgramReplay, Replays};
-use crate::program::search::{Explained, Search, reads_large};
+use crate::program::replays::ProgramReplay;
+use crate::program::search::{Explained, Search};
 use crate::program::{CacheSaidBy, Candidate, Recording, partial};
 use crate::replay::{ReplayError, Replayed};
 
@@ -70,7 +67,7 @@ pub fn explain(
             explained[at] = again;
         }
     }
-    let mut findings = findings(&search, &explained);
+    let mut findings = findings::findings(&search, &explained);
     show_nothing(&mut findings);
     let is_recorded =
         |place| (0..recording.program.taps().len()).any(|tap| held.place(tap) == place && held.is_recorded(tap));
@@ -80,7 +77,8 @@ pub fn explain(
     findings.extend(unmasked_padding(candidate.padding));
     findings.extend(other_counts(&replays.replay));
     let mut not_blamed = misrecorded::findings(&replays.replay);
-    search.name_moved_alike(&moves, &mut not_blamed);
+    let moved = search.moved_alike(&moves);
+    moved_alike::take_up(findings::findings(&search, &moved), &mut not_blamed);
     if !not_blamed.is_empty() {
         findings.extend(not_blamed);
         findings.sort_by_key(|f| f.taps.first().map_or(usize::MAX, |&tap| order(tap)));
@@ -99,33 +97,4 @@ pub fn explain(
     partial::take_up(&mut judged.replays.replay, judged_behind);
     say_where(&judged.replays.replay, &mut findings);
     Ok(Explanation { replay: judged.replays.replay, findings, not_testable })
-}
-
-impl Replays {
-    /// The program's taps that are wrong by themselves, in their order.
-    pub(super) fn wrong(&self) -> impl Iterator<Item = usize> {
-        let wrong = self.replay.taps.iter().zip(&self.taps).filter(|(t, _)| t.report.status == Status::Diverged);
-        wrong.map(|(_, tap)| *tap)
-    }
-
-    /// For each operation the taps that are right, and made of it by what was recorded.
-    pub(super) fn readers(&self, program: &Program, held: &Held) -> HashMap<usize, Vec<usize>> {
-        let mut readers: HashMap<usize, Vec<usize>> = HashMap::new();
-        let right = self.replay.taps.iter().zip(&self.taps).filter(|(t, _)| t.report.status.agrees() && t.is_blamed());
-        for &tap in right.map(|(_, tap)| tap).filter(|&&tap| held.goes_on_with(tap)) {
-            let slice = held.slice(program, tap);
-            if !reads_large(program, &slice) {
-                slice.ops().for_each(|op| readers.entry(op).or_default().push(tap));
-            }
-        }
-        readers
-    }
-
-    pub(super) fn of(&self, place: Place) -> Option<&Replayed> {
-        self.replay.taps.iter().find(|t| t.report.place == place)
-    }
-
-    pub(super) fn of_mut(&mut self, place: Place) -> Option<&mut Replayed> {
-        self.replay.taps.iter_mut().find(|t| t.report.place == place)
-    }
 }

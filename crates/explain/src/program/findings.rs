@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use firstdiff_compare::Place;
 use firstdiff_evidence::{Account, Evidence};
-use firstdiff_program::{At, Edit, Kind, Operand, Program, Scalar, Slice};
+use firstdiff_program::{At, Edit, Kind, Operand, Program, Scalar};
 use firstdiff_trace::Tap;
 use serde_json::json;
 
@@ -17,11 +17,13 @@ use crate::mistakes::scores::{MASK_AFTER_SOFTMAX, MASK_OMITTED};
 use crate::mistakes::{Mistake, StandsBehind};
 use crate::paid::{self, price};
 use crate::program::Recording;
-use crate::program::edits::kin;
-use crate::program::forms::{Form, computed};
+use crate::program::change::computed;
+use crate::program::form::Form;
+use crate::program::form::kin;
+use crate::program::form::rounded_to;
 use crate::program::held::Held;
-use crate::program::replay::on_the_way;
-use crate::program::search::{Explained, Reproduced, Search, rounded_to};
+use crate::program::search::{Explained, Reproduced, Search};
+use crate::program::slices::on_the_way;
 use crate::replay::{Replay, Replayed};
 use crate::tolerance::search::{AS_NEAR, NO_RESIDUAL, PLAINLY_THE_SAME, SMALL};
 
@@ -51,7 +53,7 @@ pub(super) fn findings(search: &Search<'_>, explained: &[Explained]) -> Vec<Find
         let has = |explained: &&Explained| explained.reproduced.iter().any(|r| r.key() == key);
         let (of_it, rest): (Vec<&Explained>, Vec<&Explained>) = open.iter().copied().partition(has);
         // A number is one number of an engine, or one of each layer: where another place of the same operation is wrong without one, it is not what is done.
-        let alike = |a: &Explained, b: &Explained| same_operation(recording, held, a.tap, b.tap);
+        let alike = |a: &Explained, b: &Explained| held.are_of_one_operation(recording.program, a.tap, b.tap);
         let is_free = of_it.iter().any(|e| e.reproduced.iter().any(|r| r.key() == key && r.is_fitted()));
         let has_its_own = |e: &Explained, other: &Explained| {
             held.place(e.tap).tap != held.place(other.tap).tap && has_another_number(e, &key, other)
@@ -112,7 +114,8 @@ pub(super) fn findings(search: &Search<'_>, explained: &[Explained]) -> Vec<Find
     unknown.extend(explained.iter().filter(|e| e.reproduced.is_empty()));
     unknown.sort_by_key(|e| e.tap);
     while let Some(first) = unknown.first().copied() {
-        let (same, rest): (Vec<_>, _) = unknown.iter().partition(|e| same_operation(recording, held, first.tap, e.tap));
+        let (same, rest): (Vec<_>, _) =
+            unknown.iter().partition(|e| held.are_of_one_operation(recording.program, first.tap, e.tap));
         unknown = rest;
         out.push((first.tap, unexplained(recording, held, first, &same, &unpaid)));
     }
@@ -321,13 +324,6 @@ fn elsewhere(mut findings: Vec<Finding>) -> Vec<Finding> {
         findings = kept;
     }
     findings
-}
-
-/// Whether two taps are made by the same line of the reference, in whichever layer and step.
-pub(super) fn same_operation(recording: &Recording<'_>, held: &Held, a: usize, b: usize) -> bool {
-    let program = recording.program;
-    let class = |tap: usize| program.class(program.taps()[tap].op);
-    class(a) == class(b) && held.place(a).tap.site == held.place(b).tap.site
 }
 
 /// The findings of one cause, or of two together.
@@ -599,14 +595,6 @@ pub(super) fn say_where(replay: &Replay, findings: &mut [Finding]) {
             finding.note = Some(format!("{seen}, so that it may be done behind"));
         }
     }
-}
-
-/// The operations of a slice in words, where they are of several lines: any of them may be wrong.
-pub(super) fn stretch(program: &Program, slice: &Slice<'_>) -> Option<String> {
-    let ops: Vec<usize> = slice.ops().collect();
-    let lines: BTreeSet<Option<usize>> = ops.iter().map(|&op| program.ops()[op].line).collect();
-    let (first, last) = (program.said(*ops.first()?), program.said(*ops.last()?));
-    (lines.len() > 1).then(|| format!("any of {} operations may be it, from {first} to {last}", ops.len()))
 }
 
 #[cfg(test)]

@@ -5,7 +5,8 @@ use std::path::Path;
 use firstdiff_trace::{DType, Dump, Meta, Tensor, Values};
 use ndarray::{Axis, Slice};
 
-use crate::program::held::{Held, array};
+use crate::program::arrays::array;
+use crate::program::held::Held;
 use crate::program::{Candidate, Recording};
 use crate::replay::ReplayError;
 

@@ -4,12 +4,13 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use firstdiff_compare::{Layout, Place, TapReport, is_of_expert};
 use firstdiff_model::{Cache, keep};
-use firstdiff_program::{At, DType, Edit, Kind, Program, ProgramTap, Slice, Tensor, Values};
+use firstdiff_program::{At, Edit, Kind, Program, ProgramTap, Slice, Tensor, Values};
 use firstdiff_trace::{Rows, Site, Tap};
 use ndarray::{ArrayD, Axis, IxDyn};
 
-use crate::program::forms::computed;
-use crate::program::replay::on_the_way;
+use crate::program::arrays::{array, floats, tensor};
+use crate::program::change::computed;
+use crate::program::slices::on_the_way;
 use crate::program::{Candidate, Recording};
 use crate::replay::right::jittered;
 use crate::replay::{ReplayError, can_be_read};
@@ -519,29 +520,6 @@ fn is_of_its_kind(tap: &ProgramTap, values: &Tensor<'_>) -> bool {
     (tap.view.dtype.kind() == Kind::Int) == (values.dtype().kind() == Kind::Int)
 }
 
-/// Values as the program takes them; `None` where they are not as many. What are no whole numbers stay as they are.
-pub(crate) fn tensor(tap: &ProgramTap, values: Vec<f64>) -> Option<Tensor<'static>> {
-    let is_whole = || values.iter().all(|&x| x as i64 as f64 == x);
-    let (dtype, values) = match tap.view.dtype.kind() {
-        Kind::Int if !is_whole() => (DType::F64, Values::from(values)),
-        Kind::Int => (tap.view.dtype, Values::from(values.into_iter().map(|x| x as i64).collect::<Vec<_>>())),
-        Kind::Float | Kind::Complex => (DType::F64, Values::from(values)),
-    };
-    Tensor::new(dtype, tap.view.shape.clone(), values)
-}
-
-/// Values as the judge takes them.
-pub(crate) fn array(tensor: &Tensor<'_>) -> ArrayD<f64> {
-    let values = tensor.to_floats().into_owned();
-    ArrayD::from_shape_vec(IxDyn(tensor.shape()), values).unwrap_or_default()
-}
-
-/// Values as a program has them.
-pub(crate) fn floats(values: ArrayD<f64>) -> Option<Tensor<'static>> {
-    let shape = values.shape().to_vec();
-    Tensor::new(DType::F64, shape, Values::from(values.iter().copied().collect::<Vec<f64>>()))
-}
-
 /// Another right recording of the same values, which were rounded by `unit`.
 pub(crate) fn moved(own: &Tensor<'_>, unit: f64, site: Site) -> Tensor<'static> {
     let other = match own.values() {
@@ -550,4 +528,22 @@ pub(crate) fn moved(own: &Tensor<'_>, unit: f64, site: Site) -> Tensor<'static> 
         _ => None,
     };
     other.unwrap_or_else(|| own.clone().into_owned())
+}
+
+impl Held {
+    /// The taps of these indices, each once.
+    pub(crate) fn taps_of(&self, taps: impl Iterator<Item = usize>) -> Vec<Tap> {
+        taps.map(|tap| self.place(tap).tap).collect::<BTreeSet<_>>().into_iter().collect()
+    }
+
+    /// The taps that a slice makes on the way, and that are not read as the candidate holds them.
+    pub(crate) fn between(&self, program: &Program, slice: &Slice<'_>) -> Vec<Tap> {
+        self.taps_of(on_the_way(program, slice).into_iter().filter(|&tap| !self.is_read_by(tap, slice.target())))
+    }
+
+    /// Whether two taps are made by the same line of the reference, in whichever layer and step.
+    pub(crate) fn are_of_one_operation(&self, program: &Program, a: usize, b: usize) -> bool {
+        let class = |tap: usize| program.class(program.taps()[tap].op);
+        class(a) == class(b) && self.place(a).tap.site == self.place(b).tap.site
+    }
 }

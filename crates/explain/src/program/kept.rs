@@ -8,8 +8,10 @@ use firstdiff_program::{Bench, Slice, Tensor};
 use firstdiff_trace::Site;
 use ndarray::ArrayD;
 
-use crate::program::held::{Held, array, keys_and_values};
-use crate::program::replay::{ProgramReplay, on_the_way};
+use crate::program::arrays::array;
+use crate::program::held::{Held, keys_and_values};
+use crate::program::replays::ProgramReplay;
+use crate::program::slices::on_the_way;
 use crate::program::{Candidate, Recording};
 use crate::replay::Replay;
 use crate::replay::right::{compared, distance};

@@ -10,7 +10,7 @@ use ndarray::{Array2, ArrayD, Axis, concatenate};
 
 use crate::other_weights::Experts;
 use crate::program::Recording;
-use crate::program::held::floats;
+use crate::program::arrays::floats;
 
 /// Numbers that all experts' parts of a place may have.
 const MOST_NUMBERS: usize = 1 << 24;

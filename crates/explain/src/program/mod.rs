@@ -1,13 +1,16 @@
 //! Replay and explain on a recorded program: each operation of a candidate judged by the one that the reference ran there.
 
 mod arithmetic;
+mod arrays;
 mod budget;
+mod change;
 mod condition;
 mod context;
 mod edits;
 mod explain;
 mod findings;
 mod first;
+mod form;
 mod forms;
 mod held;
 mod judge;
@@ -19,11 +22,14 @@ mod not_testable;
 mod orders;
 mod partial;
 mod places;
+mod products;
 mod quantised;
 mod replay;
+mod replays;
 mod routing;
 mod rows;
 mod search;
+mod slices;
 mod stand;
 mod taken_back;
 

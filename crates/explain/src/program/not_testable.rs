@@ -15,8 +15,10 @@ use crate::mistakes::attention::{KV_CACHE_SHIFT, KV_CACHE_STALE};
 use crate::mistakes::rope::OF_TABLES;
 use crate::mistakes::scores::{MASK_AFTER_SOFTMAX, MASK_OMITTED, WINDOW_SIZE};
 use crate::program::context::Context;
-use crate::program::forms::{Form, Tune, forms, sees_the_past_alone, turns, window};
-use crate::program::search::{Search, reads_large};
+use crate::program::form::{Form, Tune};
+use crate::program::forms::{forms, sees_the_past_alone, turns, window};
+use crate::program::search::Search;
+use crate::program::slices::reads_large;
 
 /// Whether each id shows where it could have been made.
 type Seen = BTreeMap<&'static str, bool>;

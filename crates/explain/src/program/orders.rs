@@ -7,7 +7,8 @@ use firstdiff_compare::{Status, TapReport};
 use firstdiff_program::{Bench, Program, Slice, Tensor};
 use ndarray::{ArrayD, Axis};
 
-use crate::program::held::{Held, array};
+use crate::program::arrays::array;
+use crate::program::held::Held;
 use crate::program::places::{Places, Whose};
 use crate::program::routing::first_operand;
 use crate::program::rows::{Against, Sorted, is_same, order};

@@ -4,8 +4,8 @@ use firstdiff_compare::TapReport;
 use firstdiff_program::{Edit, Program};
 
 use crate::explain::Progress;
-use crate::program::findings::stretch;
 use crate::program::search::{Explained, Search};
+use crate::program::slices::stretch;
 use crate::replay::reason::{Reason, UnfitInput};
 use crate::replay::{Replay, Replayed};
 

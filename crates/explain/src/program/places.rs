@@ -7,7 +7,8 @@ use firstdiff_compare::{CHOICE, WEIGHTS};
 use firstdiff_program::{Kind, Program, Tensor};
 use ndarray::ArrayD;
 
-use crate::program::held::{Held, array};
+use crate::program::arrays::array;
+use crate::program::held::Held;
 use crate::program::rows::is_same;
 
 /// The choices that the candidate recorded, and what stands by their places.

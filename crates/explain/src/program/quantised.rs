@@ -4,13 +4,12 @@
 use std::collections::BTreeSet;
 
 use firstdiff_compare::{Outcome, Place, Profile as Judged, Status};
-use firstdiff_model::{Half, Profile};
 use firstdiff_trace::Site;
-use ndarray::{Array2, ArrayD};
+use ndarray::Array2;
 
-use crate::explain::quantised::OtherArithmetic;
+use crate::explain::finding::OtherArithmetic;
 use crate::mistakes::rounding::{Grid, KINDS, Over, Rounding, activation_grids, weight_grids};
-use crate::program::arithmetic::HeldProducts;
+use crate::program::products::{HeldProducts, Product};
 use crate::replay::reason::Reason;
 use crate::replay::replayed::{Replay, Replayed};
 use crate::replay::right::compared;
@@ -165,86 +164,5 @@ fn simulate(found: &mut OtherArithmetic, run: &mut HeldProducts<'_>, alike: &[(P
     // Written so that a NaN is no likeness.
     if share <= NEAR_ROUNDING_LEAVES && (best.weights.is_some() || best.activations.is_some()) {
         (found.nearest, found.share, found.residual_nmse) = (Some(best), share, worst);
-    }
-}
-
-/// Rows of activations, and of the matrix, of which the products are looked at: the last of each.
-const ROWS: usize = 32;
-const OUTPUTS: usize = 128;
-
-/// A product with weights, part of it, as the candidate recorded it.
-pub(crate) struct Product {
-    /// All activations, \[T,in\].
-    x: Array2<f64>,
-    /// The matrix, \[out,in\].
-    w: Array2<f64>,
-    /// What is added to the columns, where there is a bias.
-    bias: Option<Vec<f64>>,
-    /// What the candidate recorded, and what is right, \[T,out\].
-    own: Array2<f64>,
-    right: Array2<f64>,
-    shape: Vec<usize>,
-    half: Option<Half>,
-}
-
-impl Product {
-    /// A matrix, times activations \[T,in\]; `None` where the extents do not fit.
-    pub(crate) fn new(
-        profile: Profile,
-        own: ArrayD<f64>,
-        x: Array2<f64>,
-        w: Array2<f64>,
-        bias: Option<Vec<f64>>,
-    ) -> Option<Product> {
-        let shape = own.shape().to_vec();
-        let own = own.as_standard_layout().into_owned().into_shape_with_order((x.nrows(), w.nrows())).ok()?;
-        if x.ncols() != w.ncols() {
-            return None;
-        }
-        let half = match profile {
-            Profile::F16 => Some(Half::F16),
-            Profile::Bf16 => Some(Half::BF16),
-            _ => None,
-        };
-        let mut product = Product { x, w, bias, right: own.clone(), own, shape, half };
-        product.right = product.multiplied(&product.x, &product.w, 0..product.x.nrows(), 0);
-        Some(product)
-    }
-
-    /// Rows `tokens` of x times rows of w from `from` on, and the bias.
-    fn multiplied(&self, x: &Array2<f64>, w: &Array2<f64>, tokens: std::ops::Range<usize>, from: usize) -> Array2<f64> {
-        let mut out = x.slice(ndarray::s![tokens, ..]).dot(&w.slice(ndarray::s![from.., ..]).t());
-        for mut row in out.rows_mut() {
-            for (column, y) in row.iter_mut().enumerate() {
-                *y += self.bias.as_ref().map_or(0.0, |bias| bias[from + column]);
-                *y = self.half.map_or(*y, |half| f64::from(half.round(*y as f32)));
-            }
-        }
-        out
-    }
-
-    /// In the tap's own shape.
-    fn shaped(&self, x: &Array2<f64>) -> ArrayD<f64> {
-        x.clone().into_shape_with_order(self.shape.clone()).unwrap_or_else(|_| x.clone().into_dyn())
-    }
-
-    /// The share of the error that this rounding leaves.
-    fn left_by(&self, rounding: Rounding) -> f64 {
-        let (mut x, mut w) = (self.x.clone(), self.w.clone());
-        if let Some(grid) = rounding.activations {
-            grid.round(&mut x);
-        }
-        if let Some(grid) = rounding.weights {
-            grid.round(&mut w);
-        }
-        let tokens = self.x.nrows().saturating_sub(ROWS)..self.x.nrows();
-        let from = w.nrows().saturating_sub(OUTPUTS);
-        let made = self.multiplied(&x, &w, tokens.clone(), from);
-        let part = ndarray::s![tokens, from..];
-        let (own, right) = (self.own.slice(part), self.right.slice(part));
-        let distance = |other: ndarray::ArrayView2<'_, f64>| -> f64 {
-            own.iter().zip(other).map(|(own, other)| (own - other).powi(2)).sum()
-        };
-        distance(made.view()) / distance(right)
     }
 }

@@ -1,26 +1,23 @@
 //! Which operations are wrong in themselves? The program is run once, and takes the candidate's values at every tap that the candidate holds:
 //! so each tap is computed from the candidate's own values above it.
 
-use std::collections::{BTreeSet, HashMap};
-
-use firstdiff_compare::{Layout, Place, Status, TapReport, layout_notes};
-use firstdiff_model::{Cache, Profile};
-use firstdiff_program::{Bench, Program, Slice};
-use firstdiff_trace::{DType, QkRows, Site, Tap};
+use firstdiff_compare::{Layout, Status, TapReport, layout_notes};
+use firstdiff_model::Cache;
+use firstdiff_program::Bench;
+use firstdiff_trace::{QkRows, Site};
 
 use crate::explain::Effort;
-use crate::explain::quantised::OtherArithmetic;
+use crate::explain::finding::OtherArithmetic;
 use crate::mistakes::precision::PRECISION;
-use crate::program::arithmetic::HeldProducts;
-use crate::program::held::Held;
 use crate::program::judge::replayed;
 use crate::program::kept::explains;
 use crate::program::layouts::Decided;
+use crate::program::products::HeldProducts;
 use crate::program::quantised::recognised;
+use crate::program::replays::ProgramReplay;
 use crate::program::routing::Routed;
 use crate::program::{CacheSaidBy, Candidate, Recording};
-use crate::replay::operation::{Operation, unit_of};
-use crate::replay::{Replay, ReplayError, Replayed};
+use crate::replay::{Replay, ReplayError};
 use crate::tolerance::layouts::ORDER_TELLS;
 
 /// Judges every tap that the candidate recorded. `progress` is told how many of how many taps are done.
@@ -33,16 +30,6 @@ pub fn replay(
     progress: &mut dyn FnMut(usize, usize),
 ) -> Result<Replay, ReplayError> {
     Ok(ProgramReplay::run(recording, candidate, progress)?.replays.replay)
-}
-
-/// A candidate's values in the reference's program, with the experts that it chose, and how each of its taps is judged.
-pub(crate) struct ProgramReplay {
-    /// `None` where the recorded one serves.
-    pub(super) program: Option<Program>,
-    pub(crate) held: Held,
-    pub(crate) replays: Replays,
-    /// The type of cache that it was judged by.
-    pub(crate) cache: Cache,
 }
 
 impl ProgramReplay {
@@ -170,77 +157,5 @@ fn in_rows(candidate: &Candidate<'_>, rows: QkRows) -> Vec<TapReport> {
     candidate.taps.iter().map(turned).collect()
 }
 
-/// A replay, and by what its taps were judged.
-pub(crate) struct Replays {
-    pub(crate) replay: Replay,
-    /// For each tap of the replay its index in the program.
-    pub(crate) taps: Vec<usize>,
-    /// What recording costs a place, and by how much right runs differ there.
-    pub(super) noise: HashMap<Place, Costs>,
-}
-
-impl Replays {
-    /// How a tap was judged.
-    pub(crate) fn operation<'t>(&self, tap: &'t Replayed, profile: Profile) -> Operation<'t> {
-        let noise = self.noise.get(&tap.report.place).copied().unwrap_or_default();
-        operation(tap.report.place, &tap.report.op, profile, !tap.through.is_empty(), noise)
-    }
-}
-
-/// What recording a place costs, by how much right runs differ there, and what rounding costs where that was measured.
-pub(super) type Costs = (f64, f64, Option<f64>);
-
-/// How a tap is judged, by what recording it costs and by how much right runs of it differ.
-pub(super) fn operation(
-    place: Place,
-    name: &str,
-    profile: Profile,
-    is_span: bool,
-    (stored, spread, noise): Costs,
-) -> Operation<'_> {
-    let (site, is_softmax) = (place.tap.last_site(), place.tap.site == Site::Probs);
-    let (noise_before, condition) = (0.0, 1.0);
-    Operation {
-        place,
-        site,
-        name,
-        profile,
-        is_softmax,
-        is_span,
-        is_recorded: true,
-        noise,
-        noise_before,
-        stored,
-        spread,
-        condition,
-    }
-}
-
 /// Rounds of judging: what readers tell of layouts changes what was judged before.
 const ROUNDS: usize = 4;
-
-/// The unit by which an arithmetic rounds its values.
-pub(crate) fn own_unit(profile: Profile) -> f64 {
-    match profile {
-        Profile::Exact => 2f64.powi(-53),
-        Profile::F32 | Profile::Ggml { .. } => 2f64.powi(-24),
-        Profile::F16 => unit_of(DType::F16),
-        Profile::Bf16 => unit_of(DType::BF16),
-    }
-}
-
-pub(crate) fn taps_of(held: &Held, taps: impl Iterator<Item = usize>) -> Vec<Tap> {
-    taps.map(|tap| held.place(tap).tap).collect::<BTreeSet<_>>().into_iter().collect()
-}
-
-/// The taps that a slice makes on the way, and that are not read as the candidate holds them.
-pub(crate) fn between(program: &Program, held: &Held, slice: &Slice<'_>) -> Vec<Tap> {
-    taps_of(held, on_the_way(program, slice).into_iter().filter(|&tap| !held.is_read_by(tap, slice.target())))
-}
-
-/// The taps that a slice makes on the way, by their index.
-pub(crate) fn on_the_way(program: &Program, slice: &Slice<'_>) -> Vec<usize> {
-    let ops: BTreeSet<usize> = slice.ops().collect();
-    let made = program.taps().iter().enumerate().filter(|(_, tap)| ops.contains(&tap.op)).map(|(number, _)| number);
-    made.filter(|&tap| tap != slice.target()).collect()
-}

@@ -7,10 +7,11 @@ use firstdiff_compare::{Place, choice_margin};
 use firstdiff_program::{Arithmetic, At, Bench, Change, Edit, Instead, Kind, Operand, Program, Slice, Tensor, View};
 use ndarray::{ArrayD, Axis};
 
-use crate::program::held::{Held, array};
-use crate::program::replay::own_unit;
+use crate::program::arrays::array;
+use crate::program::held::Held;
 use crate::program::stand::settle;
 use crate::program::{Candidate, Recording};
+use crate::replay::operation::own_unit;
 use crate::replay::{ReplayError, Rerouted, Routing};
 use crate::tolerance::replay::{CHOICE_MOVES, CHOICE_ROOM};
 

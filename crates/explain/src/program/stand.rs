@@ -8,7 +8,8 @@ use firstdiff_compare::{ExpertPiece, Place, RowVotes, SiteRows, right_readings, 
 use firstdiff_program::{Arithmetic, Bench, Slice, Tensor};
 use ndarray::{ArrayD, Axis, IxDyn};
 
-use crate::program::held::{ExpertRowsFound, Held, Part, array, tensor};
+use crate::program::arrays::{array, tensor};
+use crate::program::held::{ExpertRowsFound, Held, Part};
 use crate::program::rows::{Sorted, order};
 use crate::program::{Candidate, Recording};
 use crate::replay::ReplayError;

@@ -170,3 +170,13 @@ impl Operation<'_> {
         Replayed { reason, exact_nmse, wrong_rows, ..Replayed::of(report) }
     }
 }
+
+/// The unit by which an arithmetic rounds its values.
+pub(crate) fn own_unit(profile: Profile) -> f64 {
+    match profile {
+        Profile::Exact => 2f64.powi(-53),
+        Profile::F32 | Profile::Ggml { .. } => 2f64.powi(-24),
+        Profile::F16 => unit_of(DType::F16),
+        Profile::Bf16 => unit_of(DType::BF16),
+    }
+}

@@ -100,3 +100,9 @@ pub(crate) fn compared(
         (judgement, Vec::new())
     })
 }
+
+/// The share of values that are hidden, or infinite, in one and not in the other.
+pub(crate) fn hides_others(site: Site, a: &ArrayD<f64>, b: &ArrayD<f64>) -> f64 {
+    let shown = |x: f64| x.is_finite() && !is_masked(site, x);
+    a.iter().zip(b).filter(|(a, b)| shown(**a) != shown(**b)).count() as f64 / a.len().max(1) as f64
+}

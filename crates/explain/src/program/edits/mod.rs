@@ -4,6 +4,7 @@
 mod moved;
 mod names;
 mod parts;
+mod slots;
 mod tables;
 
 use std::collections::{BTreeSet, HashMap};
@@ -19,12 +20,15 @@ use serde_json::json;
 use self::names::Names;
 use self::tables::{BINARY, ROW_FUNCTIONS, STATISTICS};
 use super::context::Context;
-use super::forms::{Form, FunctionOfTensor as Function, computed, kept, other_operand, recorded_before, renamed};
-use super::held::{array, floats};
+use super::forms::recorded_before;
 use crate::mistakes::recorded::{
     FUNCTION_DIFFERS, OPERATION_DIFFERS, OPERATION_INPUT, OPERATION_OMITTED, ORDER_DIFFERS, TENSORS_EXCHANGED,
 };
 use crate::mistakes::{Mistake, Params};
+use crate::program::arrays::{array, floats};
+use crate::program::change::{FunctionOfTensor as Function, computed, kept, other_operand, renamed};
+use crate::program::edits::slots::{Slot, slots};
+use crate::program::form::Form;
 use crate::tolerance::search::{FUNCTION_BITS, ORDER_BITS};
 
 /// A form, and its price in bits.
@@ -41,18 +45,6 @@ const LONGEST: usize = 4096;
 const MOST: usize = 9000;
 /// Tensors of which each is tried in the place of another.
 const TENSORS: usize = 48;
-
-/// A tensor that an operation reads.
-#[derive(Clone, Copy)]
-struct Slot<'a> {
-    op: usize,
-    place: (usize, Option<usize>),
-    view: &'a View,
-    /// What it costs to say which.
-    bits: f64,
-    /// Whether it stands for all that reads this weight: what is wrong with it is so wherever it is read.
-    is_of_weight: bool,
-}
 
 /// All edits of the operations of a slice, the cheapest first. What is one line of code is done otherwise wherever it is carried out.
 pub(super) fn edits(context: &Context<'_>) -> Vec<Priced> {
@@ -86,25 +78,6 @@ pub(super) fn edits(context: &Context<'_>) -> Vec<Priced> {
     list.all.sort_by(|a, b| a.bits.total_cmp(&b.bits));
     list.all.truncate(MOST);
     list.all
-}
-
-/// The tensors that an operation reads, those of lists included.
-fn slots<'a>(context: &Context<'a>, op: usize, bits: f64) -> Vec<Slot<'a>> {
-    let mut out = Vec::new();
-    for (place, operand) in context.op(op).operands.iter().enumerate() {
-        match operand {
-            Operand::View(view) => out.push(Slot { op, place: (place, None), view, bits, is_of_weight: false }),
-            Operand::List(items) => out.extend(items.iter().enumerate().filter_map(|(item, operand)| match operand {
-                Operand::View(view) => {
-                    Some(Slot { op, place: (place, Some(item)), view, bits: bits + 1.0, is_of_weight: false })
-                }
-                _ => None,
-            })),
-            _ => {}
-        }
-    }
-    out.retain(|slot| slot.view.elements() > 0);
-    out
 }
 
 struct List<'c, 'a> {
@@ -602,16 +575,6 @@ fn is_unary(context: &Context<'_>, op: usize) -> bool {
         && context.is_float(x)
         && context.number(op).is_none()
         && context.out(op).is_some_and(|out| out.shape == x.shape && context.is_float(out))
-}
-
-/// What tells a form from others where the line of code is another: the same is done in decoding by another line.
-pub(super) fn kin(form: &Form) -> String {
-    if let Some(kin) = &form.kin {
-        return kin.clone();
-    }
-    let tells = |name: &str| name != "operation" && !form.mistake.follows_from_shape(name);
-    let params = form.params.iter().filter(|(name, _)| tells(name)).map(|(name, value)| format!("{name}={value}"));
-    format!("{} {}", form.mistake.id, params.collect::<Vec<_>>().join(","))
 }
 
 /// The axes that a statistic is taken of.

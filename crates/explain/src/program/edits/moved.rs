@@ -7,11 +7,13 @@ use firstdiff_program::{At, Change, Edit, Instead, Operation, OtherOperand, Tens
 use ndarray::ArrayD;
 use serde_json::json;
 
-use super::{List, Slot, is_unary};
+use super::{List, is_unary};
 use crate::mistakes::norm::QK_NORM_ORDER;
 use crate::mistakes::recorded::OPERATION_MOVED;
-use crate::program::forms::{kept, turns};
-use crate::program::held::{array, floats};
+use crate::program::arrays::{array, floats};
+use crate::program::change::kept;
+use crate::program::edits::slots::Slot;
+use crate::program::forms::turns;
 
 /// Tensors near an operation on each of which it is tried.
 const NEAR: usize = 16;

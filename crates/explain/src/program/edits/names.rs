@@ -3,8 +3,8 @@
 use firstdiff_program::View;
 use firstdiff_trace::Tap;
 
-use super::slots;
 use crate::program::context::Context;
+use crate::program::edits::slots::slots;
 
 pub(super) struct Names<'c, 'a> {
     context: &'c Context<'a>,

@@ -2,6 +2,8 @@
 
 use ndarray::{ArrayD, Axis};
 
+use crate::program::change::softmax;
+
 /// Operations of two tensors.
 pub(super) const BINARY: [&str; 6] = ["add", "sub", "mul", "div", "maximum", "minimum"];
 
@@ -16,7 +18,7 @@ pub(super) const ROW_FUNCTIONS: [(&str, f64, OfRows); 9] = [
     ("x over its length", 5.0, |x| by_row(x, |row| scaled(row, row.iter().map(|x| x * x).sum::<f64>().sqrt()))),
     ("x over its sum", 5.0, |x| by_row(x, |row| scaled(row, row.iter().sum()))),
     ("x less its mean", 5.0, |x| by_row(x, |row| shifted(row, row.iter().sum::<f64>() / row.len() as f64))),
-    ("the softmax of x", 5.0, super::super::forms::softmax),
+    ("the softmax of x", 5.0, softmax),
     ("the sums of x up to each", 6.0, |x| by_row(x, summed)),
     ("2 x", 4.0, |x| Some(2.0 * x)),
     ("x/2", 4.0, |x| Some(0.5 * x)),

@@ -10,7 +10,6 @@ use ndarray::{Array2, ArrayD, Axis};
 use serde_json::json;
 
 use super::scale::by_keyword;
-use super::{Form, computed, kept, numbers, plus, softmax, times};
 use crate::mistakes::attention::{
     CONTEXT_LAYOUT, KV_CACHE_SHIFT, KV_CACHE_STALE, KV_HEAD_MAP, SINK_OMITTED, SOFTMAX_AXIS, SOFTMAX_BASE,
 };
@@ -22,8 +21,10 @@ use crate::mistakes::scores::{
     MASK_AFTER_SOFTMAX, MASK_FILL, MASK_INVERTED, MASK_OMITTED, MASK_SHIFTED, SCORE_SCALE, SCORE_SOFTCAP, WINDOW_SIZE,
 };
 use crate::mistakes::{Mistake, Params};
+use crate::program::arrays::{array, floats};
+use crate::program::change::{computed, kept, numbers, plus, softmax, times};
 use crate::program::context::Context;
-use crate::program::held::{array, floats};
+use crate::program::form::Form;
 
 pub(super) fn forms(context: &Context<'_>, op: usize) -> Vec<Form> {
     match context.base(op) {

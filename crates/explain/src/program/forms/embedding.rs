@@ -7,12 +7,14 @@ use ndarray::{ArrayD, Axis, IxDyn};
 use serde_json::json;
 
 use super::taps::MOST_ROWS;
-use super::{Form, computed, numbers, with_number};
 use crate::mistakes::embedding::{EMBED_MULTIPLIER, EMBED_SCALE, TOKENS_DIFFER, others};
 use crate::mistakes::linear::{WEIGHT_STRIDE, WEIGHT_TRANSPOSED};
 use crate::mistakes::recorded::{POSITION_EMBEDDING_OFFSET, TOKEN_TYPES_DIFFER};
 use crate::mistakes::stored::STORAGE_TYPE;
+use crate::program::change::{computed, numbers, with_number};
 use crate::program::context::Context;
+use crate::program::form::Form;
+use crate::program::forms::stored::read_as;
 
 pub(super) fn forms(context: &Context<'_>, op: usize) -> Vec<Form> {
     match context.base(op) {
@@ -136,7 +138,7 @@ fn of_memory(context: &Context<'_>, op: usize) -> Vec<Form> {
             read(|id, column, [rows, _]| column * rows + id, as_is),
         ),
     ];
-    forms.extend(super::linear::read_as(|params, bits| {
+    forms.extend(read_as(|params, bits| {
         Form::one(&STORAGE_TYPE, params, op, read(|id, column, [_, width]| id * width + column, bits))
     }));
     forms

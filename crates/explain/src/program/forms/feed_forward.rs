@@ -4,9 +4,10 @@ use firstdiff_program::{At, Scalar, View};
 use ndarray::ArrayD;
 use serde_json::json;
 
-use super::{Form, Function, computed, function, function_with, kept, plus, times, with_number};
 use crate::mistakes::feed_forward::{ACTIVATION, ACTIVATION_CLAMP, GATE_PRODUCT, GATE_UP_SWAPPED, LIMIT};
+use crate::program::change::{Function, computed, function, function_with, kept, plus, times, with_number};
 use crate::program::context::Context;
+use crate::program::form::Form;
 
 /// Activations that models have.
 const ACTIVATIONS: [(&str, Function); 13] = [

@@ -4,13 +4,14 @@ use firstdiff_program::{At, Operand, Scalar, View};
 use serde_json::json;
 
 use super::scale::by_keyword;
-use super::{Compute, Form, computed, function, kept, minus, numbers, plus};
 use crate::mistakes::Mistake;
 use crate::mistakes::norm::{EPSILONS, NORM_EPS};
 use crate::mistakes::recorded::{NUMBER_DIFFERS, OPERATION_OMITTED, SIGN_FLIPPED};
 use crate::mistakes::rope::{BASES, ROPE_ATTENTION_FACTOR, ROPE_THETA};
 use crate::mistakes::scores::SCORE_SCALE;
+use crate::program::change::{Compute, computed, function, kept, minus, numbers, plus};
 use crate::program::context::Context;
+use crate::program::form::Form;
 
 pub(super) fn forms(context: &Context<'_>, op: usize) -> Vec<Form> {
     // What is computed of weights alone is part of what is done with them.

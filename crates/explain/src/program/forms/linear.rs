@@ -10,7 +10,6 @@ use ndarray::{Array2, ArrayD, Axis, Ix2};
 use serde_json::{Value, json};
 
 use super::taps::{BEFORE, reading_kin, recorded_before};
-use super::{Form, computed, other_operand, plus, with, with_all};
 use crate::laws::called_from;
 use crate::mistakes::head::{HEAD_TIED, HEAD_UNTIED};
 use crate::mistakes::linear::{
@@ -20,8 +19,12 @@ use crate::mistakes::linear::{
 use crate::mistakes::recorded::EXPERT_ORDER;
 use crate::mistakes::stored::STORAGE_TYPE;
 use crate::mistakes::{Mistake, Params};
+use crate::program::arrays::array;
+use crate::program::change::{computed, other_operand, plus, with, with_all};
 use crate::program::context::Context;
-use crate::program::held::array;
+use crate::program::form::Form;
+use crate::program::forms::beside::{beside, bias_beside};
+use crate::program::forms::stored::{Bits, read_as};
 
 /// How a matrix is read.
 type Read = fn(&ArrayD<f64>) -> ArrayD<f64>;
@@ -226,30 +229,12 @@ fn is_of_16_bits(weight: &ArrayD<f64>) -> bool {
     all(|x| f16::from_f64(x).to_f64()) || all(|x| bf16::from_f64(x).to_f64())
 }
 
-/// What a number becomes whose 16 bits are read as the other type's.
-pub(super) type Bits = fn(f64) -> f64;
-
-/// 16 bits that are read as the other type's. What they are stored as the engine may have chosen itself.
-pub(super) fn read_as(form: impl Fn(Params, Bits) -> Form) -> [Form; 2] {
-    let other: [(&str, &str, Bits); 2] = [("f16", "bf16", reads_f16_as_bf16), ("bf16", "f16", reads_bf16_as_f16)];
-    other.map(|(stored, read_as, bits)| form(vec![("stored", json!(stored)), ("read_as", json!(read_as))], bits))
-}
-
 /// A product and its bias, where there is one.
 fn with_bias(product: ArrayD<f64>, x: &[ArrayD<f64>]) -> Option<ArrayD<f64>> {
     match x.get(2) {
         Some(bias) => plus(&product, bias),
         None => Some(product),
     }
-}
-
-/// The value of the same 16 bits in the other type.
-fn reads_f16_as_bf16(x: f64) -> f64 {
-    bf16::from_bits(f16::from_f64(x).to_bits()).to_f64()
-}
-
-fn reads_bf16_as_f16(x: f64) -> f64 {
-    f16::from_bits(bf16::from_f64(x).to_bits()).to_f64()
 }
 
 fn of_bias(context: &Context<'_>, product: &Product<'_>, op: usize) -> Vec<Form> {
@@ -306,7 +291,7 @@ fn of_weight(context: &Context<'_>, product: &Product<'_>, op: usize) -> Vec<For
         let view = View { buffer, ..weight.clone() };
         let (mistake, of) = of_another(&said, experts);
         let form = Form::one(mistake, vec![of], op, instead(view.clone()));
-        let bias = product.bias.and_then(|(at, bias)| Some((at, super::norm::bias_beside(context, &view, bias)?)));
+        let bias = product.bias.and_then(|(at, bias)| Some((at, bias_beside(context, &view, bias)?)));
         if let Some((at, bias)) = bias {
             let both = with_all(record, [(place, Operand::View(view)), (at, Operand::View(bias))]);
             let params = [&form.params[..], &[("bias", json!(true))]].concat();
@@ -379,38 +364,6 @@ fn of_distance(context: &Context<'_>, product: &Product<'_>, op: usize) -> Vec<F
         Form::one(&WEIGHT_STRIDE, vec![("leading_dimension", json!(what))], op, change)
     };
     [("in-1", -1), ("in+1", 1)].into_iter().map(form).collect()
-}
-
-/// Weights that may be taken for one: `next` and `previous` of the same name with another number in it, and the others of its layer, by their name there.
-pub(super) fn beside(context: &Context<'_>, weight: &View, name: &str) -> Vec<(String, usize)> {
-    let own: Vec<&str> = name.split('.').collect();
-    let number = |part: &str| part.parse::<usize>().ok();
-    // The number of the expert, else that of the layer.
-    let numbered = own.iter().rposition(|part| number(part).is_some());
-    let layer = own.iter().position(|part| number(part).is_some());
-    let mut out = Vec::new();
-    // The nearest number above, and below, that has one.
-    let mut near: [Option<(usize, usize)>; 2] = [None; 2];
-    for (other, buffer) in context.alike(weight) {
-        let parts: Vec<&str> = other.split('.').collect();
-        let differs: Vec<usize> = (0..parts.len().max(own.len())).filter(|&at| parts.get(at) != own.get(at)).collect();
-        if differs.len() == 1 && Some(differs[0]) == numbered {
-            let (this, that) = (number(own[differs[0]]), number(parts[differs[0]]));
-            if let Some((this, that)) = this.zip(that) {
-                let (side, apart) = (usize::from(that < this), this.abs_diff(that));
-                if near[side].is_none_or(|(known, _)| apart < known) {
-                    near[side] = Some((apart, buffer));
-                }
-            }
-        } else if layer.is_some_and(|layer| parts.get(..=layer) == own.get(..=layer)) && parts.last() == own.last() {
-            // What the names share in front says nothing; one that ends with its layer's number has nothing behind that.
-            let at = differs.first().copied().unwrap_or(0);
-            out.extend(parts.get(at..parts.len() - 1).map(|parts| (parts.join("."), buffer)));
-        }
-    }
-    let words = ["next", "previous"].into_iter().zip(near);
-    out.extend(words.filter_map(|(word, found)| Some((word.to_owned(), found?.1))));
-    out
 }
 
 /// A part of what an operation gives that is a tap of its own.

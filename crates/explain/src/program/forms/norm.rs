@@ -5,8 +5,6 @@ use firstdiff_trace::{Site, Tap};
 use ndarray::{ArrayD, Axis};
 use serde_json::json;
 
-use super::linear::read_as;
-use super::{Form, computed, kept, minus, numbers, over, plus, times, with, with_all, with_number};
 use crate::mistakes::head::FINAL_NORM_OMITTED;
 use crate::mistakes::linear::BIAS_OMITTED;
 use crate::mistakes::norm::{
@@ -16,7 +14,11 @@ use crate::mistakes::norm::{
 use crate::mistakes::recorded::NORM_NOT_CENTERED;
 use crate::mistakes::stored::STORAGE_TYPE;
 use crate::mistakes::{Mistake, Params};
+use crate::program::change::{computed, kept, minus, numbers, over, plus, times, with, with_all, with_number};
 use crate::program::context::Context;
+use crate::program::form::Form;
+use crate::program::forms::beside::{beside, bias_beside};
+use crate::program::forms::stored::read_as;
 use crate::tolerance::search::{EPS_MATTERS, OUTSIDE_MATTERS};
 
 pub(super) fn forms(context: &Context<'_>, op: usize) -> Vec<Form> {
@@ -296,14 +298,6 @@ fn of_other_gains(context: &Context<'_>, op: usize, record: &Operation, gain: &V
 /// Epsilon of a kernel that is not told one.
 const DEFAULT_EPS: f64 = 1e-5;
 
-/// The bias that stands beside another weight, in place of one.
-pub(super) fn bias_beside(context: &Context<'_>, weight: &View, bias: &View) -> Option<View> {
-    let last = context.weight(bias)?.rsplit('.').next()?;
-    let name = format!("{}.{last}", context.weight(weight)?.rsplit_once('.')?.0);
-    let buffer = context.program.weights().iter().find(|(_, known)| **known == name).map(|(&buffer, _)| buffer)?;
-    Some(View { buffer, ..bias.clone() })
-}
-
 fn centred(x: &ArrayD<f64>) -> Option<ArrayD<f64>> {
     minus(x, &row_mean(x)?)
 }
@@ -384,7 +378,7 @@ fn wrong_gains(context: &Context<'_>, op: usize, place: usize, gain: &View) -> V
 fn other_gains(context: &Context<'_>, gain: &View) -> Vec<(String, View)> {
     let own = context.weight(gain).unwrap_or_default();
     let last = |name: &str| name.rsplit('.').next().map(str::to_owned);
-    let mut gains = super::linear::beside(context, gain, own);
+    let mut gains = beside(context, gain, own);
     let known: Vec<usize> = gains.iter().map(|(_, buffer)| *buffer).collect();
     let others = context.alike(gain).filter(|(name, buffer)| last(name) == last(own) && !known.contains(buffer));
     gains.extend(others.map(|(name, buffer)| (name.to_owned(), buffer)).take(OTHERS));

@@ -5,11 +5,12 @@ use std::sync::Arc;
 use firstdiff_program::{At, Change, Edit, View};
 use serde_json::json;
 
-use super::{Form, other_operand};
 use crate::mistakes::precision::PRECISION;
 use crate::program::arithmetic::HALVES;
+use crate::program::change::other_operand;
 use crate::program::condition::PRODUCTS;
 use crate::program::context::Context;
+use crate::program::form::Form;
 
 /// Weights, and weights and all else that is read, in each type.
 pub(super) fn forms(context: &Context<'_>, op: usize) -> Vec<Form> {

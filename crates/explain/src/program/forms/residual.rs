@@ -5,10 +5,12 @@ use firstdiff_trace::Site;
 use serde_json::json;
 
 use super::taps::{BEFORE, reading_kin};
-use super::{Form, both, computed, kept, plus};
 use crate::mistakes::residual::{RESIDUAL_OMITTED, RESIDUAL_SCALE, RESIDUAL_SOURCE};
+use crate::program::arrays::array;
+use crate::program::change::{both, computed, kept, plus};
 use crate::program::context::Context;
-use crate::program::held::array;
+use crate::program::form::Form;
+use crate::program::forms::turn::is_rotation;
 
 pub(super) fn forms(context: &Context<'_>, op: usize) -> Vec<Form> {
     if context.base(op) == "add" { of_sum(context, op) } else { Vec::new() }
@@ -19,7 +21,7 @@ fn of_sum(context: &Context<'_>, op: usize) -> Vec<Form> {
     let sums = [a, b].iter().all(|view| context.is_activation(view)) && a.shape == b.shape && a.shape.len() <= 3;
     // What is summed within an activation is no stream.
     let acts = context.call(op).any(|at| matches!(context.base(at), "tanh" | "sigmoid" | "erf"));
-    if !sums || acts || super::rotation::is_rotation(context, op) {
+    if !sums || acts || is_rotation(context, op) {
         return Vec::new();
     }
     // In the first layer and step as in all.

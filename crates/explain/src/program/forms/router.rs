@@ -5,10 +5,11 @@ use ndarray::{ArrayD, Axis, Dimension};
 use serde_json::json;
 use std::sync::Arc;
 
-use super::{Form, Function, computed, function, kept, numbers, over, softmax, with, with_number};
 use crate::mistakes::recorded::{ROUTER_BIAS, ROUTER_NORM, ROUTER_SCALE, ROUTER_TOPK, SHARED_GATE};
+use crate::program::arrays::{array, floats};
+use crate::program::change::{Function, computed, function, kept, numbers, over, softmax, with, with_number};
 use crate::program::context::Context;
-use crate::program::held::{array, floats};
+use crate::program::form::Form;
 
 pub(super) fn forms(context: &Context<'_>, op: usize) -> Vec<Form> {
     match context.base(op) {

@@ -5,10 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use firstdiff_program::{At, Change, Operand, Scalar, View};
 use serde_json::json;
 
-use super::{Form, computed, numbers, with_number};
 use crate::mistakes::Mistake;
 use crate::mistakes::scores::{SCORE_SCALE, SCORE_SOFTCAP};
+use crate::program::change::{computed, numbers, with_number};
 use crate::program::context::Context;
+use crate::program::form::Form;
 use crate::tolerance::search::SAME_NUMBER;
 
 pub(super) fn forms(context: &Context<'_>, op: usize) -> Vec<Form> {

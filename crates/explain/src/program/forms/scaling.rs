@@ -5,12 +5,12 @@ use std::sync::Arc;
 use ndarray::ArrayD;
 use serde_json::json;
 
-use super::Form;
-use super::rotation::{Rotation, Turn, base_of, bases_of};
 use crate::mistakes::rope::ROPE_SCALING;
+use crate::program::arrays::array;
 use crate::program::context::Context;
-use crate::program::held::array;
-use crate::program::search::rounded_to;
+use crate::program::form::Form;
+use crate::program::form::rounded_to;
+use crate::program::forms::turn::{Rotation, Turn, base_of, bases_of};
 use crate::tolerance::search::SAME_STEP;
 
 /// Positions that show whether angles grow with them alone.

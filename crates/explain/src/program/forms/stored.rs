@@ -4,13 +4,14 @@ use std::sync::Arc;
 
 use firstdiff_model::Storage;
 use firstdiff_program::{At, Change, DType, Edit, OtherOperand, Tensor, Values, View};
+use half::{bf16, f16};
 use serde_json::json;
 
-use super::Form;
 use crate::mistakes::stored::DEQUANT_TRUNCATED;
 use crate::mistakes::unpack::misreadings;
 use crate::mistakes::{Mistake, Params};
 use crate::program::context::Context;
+use crate::program::form::Form;
 
 /// Blocks that are unpacked otherwise, and tensors of which only the first part is read.
 pub(super) fn forms(context: &Context<'_>, op: usize) -> Vec<Form> {
@@ -74,4 +75,22 @@ pub(super) fn forms(context: &Context<'_>, op: usize) -> Vec<Form> {
     };
     forms.push(Form::any(&DEQUANT_TRUNCATED, "part_read", 1.0, At::Op(op), part).beginning_at(0.5));
     forms
+}
+
+/// What a number becomes whose 16 bits are read as the other type's.
+pub(super) type Bits = fn(f64) -> f64;
+
+/// 16 bits that are read as the other type's. What they are stored as the engine may have chosen itself.
+pub(super) fn read_as(form: impl Fn(Params, Bits) -> Form) -> [Form; 2] {
+    let other: [(&str, &str, Bits); 2] = [("f16", "bf16", reads_f16_as_bf16), ("bf16", "f16", reads_bf16_as_f16)];
+    other.map(|(stored, read_as, bits)| form(vec![("stored", json!(stored)), ("read_as", json!(read_as))], bits))
+}
+
+/// The value of the same 16 bits in the other type.
+fn reads_f16_as_bf16(x: f64) -> f64 {
+    bf16::from_bits(f16::from_f64(x).to_bits()).to_f64()
+}
+
+fn reads_bf16_as_f16(x: f64) -> f64 {
+    f16::from_bits(bf16::from_f64(x).to_bits()).to_f64()
 }

@@ -10,7 +10,6 @@ use ndarray::{ArrayD, Axis};
 use serde_json::json;
 
 use super::scale::is_of_products;
-use super::{Form, computed, function, kept, softmax};
 use crate::laws::called_from;
 use crate::mistakes::Mistake;
 use crate::mistakes::attention::SOFTMAX_BASE;
@@ -20,8 +19,11 @@ use crate::mistakes::linear::{HEAD_LAYOUT, LINEAR_INPUT};
 use crate::mistakes::recorded::{OPERATION_INPUT, RESULT_SCALED, TOKEN_TYPES_DIFFER};
 use crate::mistakes::residual::{LAYER_SKIPPED, RESIDUAL_PARALLEL, RESIDUAL_SOURCE};
 use crate::mistakes::scores::{SCORE_SCALE, SCORE_SOFTCAP};
+use crate::program::arrays::{array, floats};
+use crate::program::change::{computed, function, kept, softmax};
 use crate::program::context::Context;
-use crate::program::held::{array, floats};
+use crate::program::form::Form;
+use crate::program::forms::turn::is_rotation;
 
 pub(super) fn forms(context: &Context<'_>) -> Vec<Form> {
     let mut forms = of_tokens(context);
@@ -87,7 +89,7 @@ fn ends(context: &Context<'_>) -> Ends {
         "linear" | "addmm" | "matmul" if context.tensors(op).iter().any(|(_, view)| context.is_weight(view)) => {
             Ends::InProduct
         }
-        "add" if super::rotation::is_rotation(context, op) => Ends::Otherwise,
+        "add" if is_rotation(context, op) => Ends::Otherwise,
         "add" if context.tensors(op).iter().filter(|(_, view)| context.is_activation(view)).count() == 2 => Ends::InSum,
         _ if normed => Ends::InNorm,
         _ => Ends::Otherwise,

@@ -8,8 +8,9 @@ use firstdiff_program::{Bench, Kind, Operand, Program, ProgramTap, Slice, Tensor
 use firstdiff_trace::{DType, to_bf16, to_f16};
 use ndarray::{ArrayD, Axis};
 
+use crate::program::arrays::{array, floats};
 use crate::program::condition::Condition;
-use crate::program::held::{Held, array, floats};
+use crate::program::held::Held;
 use crate::program::{Candidate, Recording};
 use crate::replay::Replayed;
 use crate::replay::operation::{Operation, unit_of};

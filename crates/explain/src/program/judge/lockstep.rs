@@ -8,10 +8,11 @@ use firstdiff_program::{
 };
 use ndarray::ArrayD;
 
-use crate::program::held::{Held, Part, array, moved};
-use crate::program::replay::own_unit;
+use crate::program::arrays::array;
+use crate::program::held::{Held, Part, moved};
 use crate::program::routing::routing;
 use crate::program::{Candidate, Recording};
+use crate::replay::operation::own_unit;
 use crate::replay::operation::{is_coarse, loses, unit_of};
 use crate::replay::{ReplayError, Routing, leave_hidden_rows};
 use crate::tolerance::replay::BESIDE_ONE;

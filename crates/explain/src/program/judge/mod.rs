@@ -11,9 +11,9 @@ use firstdiff_program::{Bench, Kind, Operand, Program, Slice, Tensor, View};
 use firstdiff_trace::{Site, Tap};
 use ndarray::{ArrayD, Axis};
 
+use crate::program::arrays::{array, floats, tensor};
 use crate::program::condition::condition;
-use crate::program::findings::stretch;
-use crate::program::held::{Held, Part, array, floats, tensor};
+use crate::program::held::{Held, Part};
 use crate::program::judge::allowance::{
     as_the_table, is_norm_with_gain, is_of_a_row, multiplies_by_tables, of_chance, rounded_if, without_cancelling,
 };
@@ -22,8 +22,11 @@ use crate::program::judge::lockstep::{Due, Lockstep, is_of_16_bits};
 use crate::program::kept::as_kept;
 use crate::program::layouts::{Decided, Layouts, Reading};
 use crate::program::orders::{Both, Orders};
-use crate::program::replay::{Costs, Replays, between, on_the_way, operation, own_unit, taps_of};
+use crate::program::replays::{Costs, Replays, operation};
+use crate::program::slices::on_the_way;
+use crate::program::slices::stretch;
 use crate::program::{Candidate, Recording, taken_back};
+use crate::replay::operation::own_unit;
 use crate::replay::operation::{Operation, is_coarse, is_half, lost};
 use crate::replay::padding::blame_unmasked_padding;
 use crate::replay::reason::{Reason, UnfitInput};
@@ -213,7 +216,7 @@ impl<'r> Judge<'r> {
             self.held.close(tap);
         }
         let is_in_own_order = due.is_err() || slice.known().any(|known| self.own_order.contains(&known));
-        let (from, through) = (taps_of(self.held, slice.known()), between(program, self.held, &slice));
+        let (from, through) = (self.held.taps_of(slice.known()), self.held.between(program, &slice));
         let mut it = Judged { tap, own, part, slice, from, through, is_in_own_order };
         let judged = self.held_against(&mut it, due)?;
         let judged = self.as_what_it_reads_allows(&it, judged);

@@ -1,19 +1,17 @@
 //! What a slice gives with some operations carried out otherwise, and what that leaves of the candidate's values.
 
-use firstdiff_compare::is_masked;
 use firstdiff_model::Profile;
-use firstdiff_program::{Bench, Edit, Operand, Program, Slice};
-use firstdiff_trace::Site;
+use firstdiff_program::{Bench, Edit, Slice};
 use ndarray::ArrayD;
 
 use super::{Search, Target};
-use crate::program::forms::Form;
-use crate::program::held::array;
+use crate::program::arrays::array;
+use crate::program::form::{Form, rounded_to};
 use crate::replay::operation::is_coarse;
-use crate::replay::right::distance;
+use crate::replay::right::{distance, hides_others};
 use crate::tolerance::replay::OWN_ROUNDING;
 use crate::tolerance::search::{
-    CAUSE_LEAVES, CAUSE_LEAVES_ROUNDED, F32_LEAVES, FINEST, LARGE, NEARER, NEARLY_LEAVES, ROUNDING_ROOM, SAME_RESIDUAL,
+    CAUSE_LEAVES, CAUSE_LEAVES_ROUNDED, F32_LEAVES, FINEST, NEARER, NEARLY_LEAVES, ROUNDING_ROOM, SAME_RESIDUAL,
     SPAN_ADDS_UP, TUNED_TO_ROUNDING,
 };
 
@@ -181,23 +179,4 @@ pub(super) fn unlike(own: &ArrayD<f64>, value: &ArrayD<f64>) -> f64 {
     let sum = |of: fn(f64, f64) -> f64| both().map(|(own, value)| of(*own, *value)).sum::<f64>();
     let (cross, size) = (sum(|a, b| a * b), sum(|a, _| a * a) * sum(|_, b| b * b));
     if cross > 0.0 && size > 0.0 { 1.0 - cross * cross / size } else { 1.0 }
-}
-
-/// The share of values that are hidden, or infinite, in one and not in the other.
-pub(super) fn hides_others(site: Site, a: &ArrayD<f64>, b: &ArrayD<f64>) -> f64 {
-    let shown = |x: f64| x.is_finite() && !is_masked(site, x);
-    a.iter().zip(b).filter(|(a, b)| shown(**a) != shown(**b)).count() as f64 / a.len().max(1) as f64
-}
-
-/// A number with so many digits.
-pub(crate) fn rounded_to(value: f64, digits: i32) -> f64 {
-    let scale = 10f64.powi((digits - 1).saturating_sub(value.abs().log10().floor() as i32));
-    if scale.is_finite() && scale > 0.0 { (value * scale).round() / scale } else { value }
-}
-
-/// Whether a slice multiplies by a matrix that large.
-pub(crate) fn reads_large(program: &Program, slice: &Slice<'_>) -> bool {
-    let views = slice.ops().flat_map(|op| program.ops()[op].operands.iter().flat_map(Operand::views));
-    let mut weights = views.map(|view| view.buffer).filter(|buffer| program.weights().contains_key(buffer));
-    weights.any(|buffer| program.buffers()[buffer].elements() > LARGE)
 }

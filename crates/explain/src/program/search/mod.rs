@@ -4,9 +4,6 @@ mod measure;
 mod several;
 mod witnesses;
 
-use measure::hides_others;
-pub(crate) use measure::{reads_large, rounded_to};
-
 use std::cell::{OnceCell, RefCell};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -19,22 +16,24 @@ use firstdiff_trace::Tap;
 use ndarray::ArrayD;
 
 use crate::explain::finding::Counted;
-use crate::explain::{A_MOMENT, Effort, Finding, moved_alike};
+use crate::explain::{A_MOMENT, Effort, moved_alike};
 use crate::mistakes::StandsBehind;
 use crate::mistakes::norm::NORM_OMITTED;
 use crate::mistakes::recorded::NUMBER_DIFFERS;
 use crate::paid::evidence;
+use crate::program::arrays::array;
 use crate::program::budget::Budget;
 use crate::program::context::Context;
-use crate::program::edits::{Priced, edits, kin};
-use crate::program::findings::{findings, same_operation};
-use crate::program::forms::{Form, forms};
-use crate::program::held::{Held, array};
-use crate::program::replay::Replays;
+use crate::program::edits::{Priced, edits};
+use crate::program::form::Form;
+use crate::program::form::kin;
+use crate::program::forms::forms;
+use crate::program::held::Held;
+use crate::program::replays::Replays;
 use crate::program::{Candidate, Recording};
 use crate::replay::operation::{Operation, recorded_unit};
 use crate::replay::reason::Reason;
-use crate::replay::right::distance;
+use crate::replay::right::{distance, hides_others};
 use crate::tolerance::replay::OWN_ROUNDING;
 use crate::tolerance::search::{
     BESIDE_FOUND, EQUAL_BITS, NEARER, ONE_LAYER_SHARE, ROUNDING_ROOM, SUMS_ADD_UP, UNLISTED_SHARE,
@@ -208,8 +207,8 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Says of q and k that are turned by positions off alike which, where what comes of both is right.
-    pub(crate) fn name_moved_alike(&mut self, moves: &'a Effort, not_blamed: &mut Vec<Finding>) {
+    /// By which positions q and k are turned off alike, where what comes of both is right.
+    pub(crate) fn moved_alike(&mut self, moves: &'a Effort) -> Vec<Explained> {
         let (held, places) = (self.held, moved_alike::places(&self.replays.replay));
         let before = std::mem::replace(&mut self.effort, moves);
         self.is_second_look = false;
@@ -220,7 +219,7 @@ impl<'a> Search<'a> {
             explained.extend(self.explained(tap, &explained));
         }
         (self.effort, self.readers) = (before, readers);
-        moved_alike::take_up(findings(self, &explained), not_blamed);
+        explained
     }
 
     pub(crate) fn explained(&mut self, tap: usize, before: &[Explained]) -> Option<Explained> {
@@ -228,7 +227,8 @@ impl<'a> Search<'a> {
         let own = held.recorded(tap)?;
         let known = Known::of(before);
         // What was searched in vain once is not searched again as far.
-        let vainly = |e: &Explained| e.reproduced.is_empty() && same_operation(&self.recording, held, e.tap, tap);
+        let vainly =
+            |e: &Explained| e.reproduced.is_empty() && held.are_of_one_operation(self.recording.program, e.tap, tap);
         let is_new = !before.iter().any(vainly);
         let replayed = self.replays.of(held.place(tap))?;
         if self.effort.quick && (self.moment.is_spent() || !replayed.through.is_empty()) {

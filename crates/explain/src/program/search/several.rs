@@ -6,7 +6,7 @@ use firstdiff_evidence::Evidence;
 use firstdiff_program::Edit;
 
 use super::{Explained, Left, Reproduced, Search, Target};
-use crate::program::forms::Form;
+use crate::program::form::Form;
 use crate::tolerance::search::{ABOUT_AS_NEAR, GROWS, MATTERS, NEARER, NO_RESIDUAL, SAME_SIZE};
 
 /// So many of the nearest are tried beside all others.

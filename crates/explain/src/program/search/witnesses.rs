@@ -7,11 +7,13 @@ use std::sync::Arc;
 use firstdiff_compare::{Place, TapReport};
 use firstdiff_program::{At, Edit, Slice};
 
-use super::{Explained, Reproduced, Search, Target, reads_large};
+use super::{Explained, Reproduced, Search, Target};
 use crate::mistakes::BeginsLater;
+use crate::program::arrays::array;
 use crate::program::context::Context;
-use crate::program::forms::{Form, forms};
-use crate::program::held::array;
+use crate::program::form::Form;
+use crate::program::forms::forms;
+use crate::program::slices::reads_large;
 
 impl<'a> Search<'a> {
     /// The taps at which a form may be made as well that is found at others: what was recorded of them comes out with it as it does without, beside what was

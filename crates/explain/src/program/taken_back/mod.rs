@@ -13,7 +13,7 @@ use firstdiff_program::Bench;
 use firstdiff_trace::{Site, Tap};
 
 use crate::program::held::Held;
-use crate::program::replay::Replays;
+use crate::program::replays::Replays;
 use crate::program::taken_back::right_at_the_end::{Off, off_before_a_right_end};
 use crate::program::taken_back::trial::{Benches, Trial, is_made_of};
 use crate::program::{Candidate, Recording};

@@ -7,9 +7,11 @@ use firstdiff_program::{Bench, Kind, Program, Slice};
 use firstdiff_trace::Site;
 use ndarray::{ArrayD, ArrayView1};
 
-use crate::program::held::{Held, array};
-use crate::program::replay::{Replays, on_the_way, taps_of};
-use crate::program::search::reads_large;
+use crate::program::arrays::array;
+use crate::program::held::Held;
+use crate::program::replays::Replays;
+use crate::program::slices::on_the_way;
+use crate::program::slices::reads_large;
 use crate::program::{Candidate, Recording};
 use crate::replay::operation::Operation;
 use crate::replay::right::both_count;
@@ -158,10 +160,10 @@ impl Trial<'_, '_> {
         let slice = self.slice(at, left_out);
         let Some((exact, right)) = self.values(&slice, own.shape()) else { return Ok(None) };
         let operation = Operation { noise: None, ..self.replays.operation(before, self.candidate.profile) };
-        let from = taps_of(self.held, slice.known());
+        let from = self.held.taps_of(slice.known());
         let is_made = |tap: &usize| self.held.readable(*tap).is_none() || left_out.contains(tap);
         let made = on_the_way(self.recording.program, &slice).into_iter().filter(is_made);
-        let through = taps_of(self.held, made);
+        let through = self.held.taps_of(made);
         let judged = operation.judged(&own, &right, &exact);
         let report = TapReport { positions: before.report.positions.clone(), ..judged.report };
         Ok(Some(Replayed { from, through, report, ..judged }))
