@@ -80,6 +80,7 @@ SUITES = [
           "docs/guide/engines/new_architecture.md --without-candle"),
     Suite("ggml-evaluated", "programs: llama.cpp's, evaluated", "suites/test_ggml_programs.py", f"--names --evaluate {EVALUATE}",
           "llama qwen3_moe gemma2 mamba2 bert t5_with_decoder"),
+    Suite("ggml-mistakes", "programs: llama.cpp's: right runs, and mistakes in the file that it runs", "suites/test_ggml_mistakes.py", COMMAND, "llama gpt2 mixtral --each 2", None),
     Suite("ggml-quantised", "programs: llama.cpp's, quantised", "suites/test_ggml_programs.py", f"--quantised --evaluate {EVALUATE}", "llama"),
     Suite("weights-faults", "weights: planted faults against llama.cpp's own conversion", "suites/test_program_weights.py", f"{COMMAND} --faults llama qwen3_moe"),
     Suite("weights-right", "weights: right conversions by llama.cpp", "suites/test_program_weights.py", COMMAND, "mamba2 gpt2"),

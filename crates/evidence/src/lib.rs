@@ -30,6 +30,8 @@ pub struct Evidence {
     pub numbers: usize,
     /// The bits that the claim explains.
     pub bits: f64,
+    /// The recorded number, where it is one and the same at all wrong places.
+    pub only: Option<f64>,
 }
 
 impl Evidence {
@@ -72,9 +74,9 @@ impl Evidence {
         let is_one = off.windows(2).all(|two| two[0].0[0] == two[1].0[0] && !two.iter().any(|x| is_not_finite(&x.0)));
         match is_one && off.len() > 1 {
             // One value at many places counts as one number; a tensor of zeros counts one bit for each place.
-            true if off[0].0[0] == 0 => Evidence { numbers, bits: bits.min(most.max(numbers as f64)) },
-            true => Evidence { numbers: numbers.min(1), bits: bits.min(most) },
-            false => Evidence { numbers, bits },
+            true if off[0].0[0] == 0 => Evidence { numbers, bits: bits.min(most.max(numbers as f64)), only: None },
+            true => Evidence { numbers: numbers.min(1), bits: bits.min(most), only: Some(f64::from_bits(off[0].0[0])) },
+            false => Evidence { numbers, bits, only: None },
         }
     }
 
@@ -86,12 +88,17 @@ impl Evidence {
 
     /// Limits the evidence to that of this many numbers of any value.
     pub fn at_most(self, numbers: usize, unit: f64) -> Evidence {
-        Evidence { numbers: self.numbers.min(numbers), bits: self.bits.min(-unit.log2() * numbers as f64) }
+        Evidence { numbers: self.numbers.min(numbers), bits: self.bits.min(-unit.log2() * numbers as f64), ..self }
     }
 
-    /// Adds the evidence of other numbers.
+    /// Adds the evidence of other numbers; one number that all places hold stays one number.
     pub fn and(self, other: Evidence) -> Evidence {
-        Evidence { numbers: self.numbers + other.numbers, bits: self.bits + other.bits }
+        let (numbers, bits) = match self.only.is_some() && self.only == other.only {
+            true => (self.numbers.max(other.numbers), self.bits.max(other.bits)),
+            false => (self.numbers + other.numbers, self.bits + other.bits),
+        };
+        let only = if self == Evidence::default() { other.only } else { self.only.filter(|_| self.only == other.only) };
+        Evidence { numbers, bits, only }
     }
 
     /// Compares this evidence with the cost of a claim.
@@ -118,7 +125,7 @@ impl Account {
 
 impl fmt::Display for Account {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Evidence { numbers, bits } = self.evidence;
+        let Evidence { numbers, bits, .. } = self.evidence;
         let carry = if numbers == 1 { "number carries" } else { "numbers carry" };
         write!(f, "{numbers} {carry} {:.0} bits, {:.0} are needed", bits.max(0.0), self.needed)
     }

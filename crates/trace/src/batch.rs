@@ -29,6 +29,9 @@ impl Batch {
             return (declared > 1).then(|| Batch::with_count(dump, declared, one));
         }
         let BatchVote { count, strongly } = count_by_shapes(dump, one)?;
+        if are_rows(dump, count) {
+            return None;
+        }
         let batch = Batch::with_count(dump, count, one);
         // A single sequence with heads, experts or other stacked tensors looks like a batch, but its other taps have no batch axis.
         let against = batch.unsplit.iter().filter(|(step, tap)| {
@@ -146,6 +149,22 @@ fn count_by_shapes(dump: &Dump, one: SingleShape<'_>) -> Option<BatchVote> {
     votes.sure.then_some(BatchVote { count, strongly: votes.strongly })
 }
 
+/// Whether most of the plain tensors have as many rows as there would be sequences: those are the positions of one sequence, and what has one axis more holds
+/// several tensors a position.
+fn are_rows(dump: &Dump, count: usize) -> bool {
+    let is_plain = |(tap, ..): &(Tap, u32, &[usize])| tap.site.axes().len() == 2 && !has_inner_axes(tap.site);
+    let (mut rows, mut all) = (0, 0);
+    for (_, step, shape) in tensors_with_shapes(dump).filter(is_plain) {
+        if step == 0
+            && let [first, rest @ ..] = squeezed(shape, 2)
+        {
+            all += 1;
+            rows += usize::from(rest.len() == 1 && *first == count);
+        }
+    }
+    2 * rows > all
+}
+
 /// Whether a position may have more axes than in the vocabulary: split heads, or experts.
 fn has_inner_axes(site: Site) -> bool {
     use Site::{Context, FfnAct, FfnGate, FfnOut, FfnUp, RouterLogits, RouterProbs};
@@ -174,6 +193,10 @@ fn batch_axis(site: Site, shape: &[usize], one: Option<&[usize]>, tokens: Option
     let positions = [one.and_then(|one| one.first().copied()), tokens];
     let is_one = || rest.first() == Some(&1) || one.is_some_and(|one| element_count(one) == element_count(shape));
     if first < 2 || (positions.contains(&Some(first)) && is_one()) {
+        return None;
+    }
+    // As many ids as the first axis is long: of so many sequences each would be one token long.
+    if tokens == Some(first) && rest.first().is_some_and(|&next| next != 1 && next != first) {
         return None;
     }
     match one {

@@ -136,9 +136,16 @@ fn conclusion(screen: &mut Screen, session: &ReplaySession, report: &Replay, ver
                 findings.iter().filter(|f| of(f)).map(|f| f.taps.len()).sum()
             };
             let taps = |n: usize| if n == 1 { "a tap is".to_owned() } else { format!("{n} taps are") };
-            let of_operations = match findings.iter().filter(|f| f.diagnosis.is_blamed()).count() {
+            let (alone, on_the_way): (Vec<&WrongOperation>, Vec<&WrongOperation>) =
+                findings.iter().filter(|f| f.diagnosis.is_blamed()).partition(|f| f.span.is_empty());
+            let of_operations = match alone.len() {
                 1 => Some("one operation is wrong in itself".to_owned()),
                 n => (n > 1).then(|| format!("{n} operations are wrong in themselves")),
+            };
+            // Of several operations that lie between two recorded taps one is wrong, and nothing says which.
+            let of_stretches = match on_the_way.len() {
+                1 => Some("an operation on the way to one tap is wrong".to_owned()),
+                n => (n > 1).then(|| format!("operations on the way to {n} taps are wrong")),
             };
             // Where a tap is only recorded wrongly, or its error is undone, no operation is wrong.
             let misrecorded = count(&|f| !f.diagnosis.misrecorded.is_empty());
@@ -149,7 +156,8 @@ fn conclusion(screen: &mut Screen, session: &ReplaySession, report: &Replay, ver
                 Some(_) => Some("another arithmetic of all products with weights".to_owned()),
                 None => session.taps_rounded_otherwise().next().map(|_| "another arithmetic, not a mistake".to_owned()),
             };
-            let parts: Vec<String> = of_all.into_iter().chain(of_operations).chain(of_taps).chain(undone).collect();
+            let wrong = of_operations.into_iter().chain(of_stretches);
+            let parts: Vec<String> = of_all.into_iter().chain(wrong).chain(of_taps).chain(undone).collect();
             let (right, assumed) = (taps_in_words(counts.agree()), session.assumed_cache());
             screen.line(&format!("{} {}; {right} right{assumed}", paint(BAD, "diverged:"), parts.join(", ")));
             for line in report.arithmetic.iter().flat_map(|other| &other.words) {
@@ -175,7 +183,8 @@ fn finding(screen: &mut Screen, operation: &WrongOperation) {
         true => format!("what comes out of the tokens{and_so_on}"),
         false => format!("what comes out of the candidate's own {}{and_so_on}", shorten(&operation.from, 4)),
     };
-    screen.line(&format!("  {}  {}", paint(BOLD, &operation.place), operation.op));
+    let last_of = if operation.diagnosis.is_blamed() && !operation.span.is_empty() { "up to " } else { "" };
+    screen.line(&format!("  {}  {last_of}{}", paint(BOLD, &operation.place), operation.op));
     let reason = operation.note.as_deref().unwrap_or_default();
     let limit = operation.allowed_nmse.unwrap_or(f64::INFINITY);
     let text = match operation.worst_nmse {

@@ -172,8 +172,12 @@ pub(crate) fn proof(finding: &Finding) -> String {
         false => format!(" and {}", shorten(&together.iter().map(in_words).collect::<Vec<_>>(), 4)),
     };
     let [base, left] = [*base_nmse, *residual_nmse].map(number);
-    let mut proof =
-        format!("with this mistake{and_others} in the model the error falls from NMSE {base} to {left}{counted}");
+    let mut proof = match residual_nmse < base_nmse {
+        true => {
+            format!("with this mistake{and_others} in the model the error falls from NMSE {base} to {left}{counted}")
+        }
+        false => format!("with this{and_others} in the model NMSE {left} is left, and {base} without it{counted}"),
+    };
     if !together.is_empty() {
         proof.push_str(&format!("; with this one alone to {}", number(*alone_nmse)));
     }

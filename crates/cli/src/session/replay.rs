@@ -181,6 +181,7 @@ impl ReplaySession {
     pub(crate) fn cache_in_words(&self) -> String {
         match self.replay.cache {
             Cache::F32 => String::new(),
+            cache if self.replay.cache_is_assumed => format!(" and, as its values show, with a K/V cache in {cache}"),
             cache => format!(" with a K/V cache in {cache}"),
         }
     }

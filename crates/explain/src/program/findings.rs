@@ -184,7 +184,7 @@ fn digits(form: &Form) -> i32 {
 }
 
 /// What is said of a cause that others stand before, and of one whose number was fitted.
-const UNTRIED: &str = "others that may give the same were not tried for want of time (--seconds)";
+const UNTRIED: &str = "others that may give the same were not all tried";
 
 /// What is said of a cause where decode steps show that they do not make it.
 const OF_THE_PREFILL: &str =
@@ -266,8 +266,9 @@ fn join(known: &mut Finding, mut other: Finding) {
     let alternatives = std::mem::take(&mut other.alternatives);
     known.alternatives.retain(|cause| alternatives.contains(cause));
     other.taps.retain(|tap| !known.taps.contains(tap));
-    // What differs from place to place is not said of all.
+    // A number that differs from place to place is not said of all; what is called otherwise there is said of each.
     let both = [&known.taps, &other.taps].map(|taps| taps.first().copied());
+    let mistake = known.cause.as_ref().and_then(Cause::mistake);
     if let (Some(own), Some(theirs)) = (&mut known.cause, &other.cause) {
         own.params.retain_mut(|(name, value)| {
             let Some((_, their_value)) = theirs.params.iter().find(|(their_name, _)| their_name == name) else {
@@ -281,12 +282,27 @@ fn join(known: &mut Finding, mut other: Finding) {
                     *value = site.into();
                     true
                 }
-                None => false,
+                None if mistake.is_some_and(|mistake| mistake.follows_from_shape(name)) => false,
+                None => match (value.as_str(), their_value.as_str()) {
+                    (Some(own), Some(theirs)) => {
+                        *value = said_of_both(own, theirs).into();
+                        true
+                    }
+                    _ => false,
+                },
             }
         });
     }
     known.take_in(other);
 }
+
+/// What is said of some places, and what of others, each once.
+fn said_of_both(own: &str, theirs: &str) -> String {
+    if own.split(BETWEEN).any(|said| said == theirs) { own.to_owned() } else { format!("{own}{BETWEEN}{theirs}") }
+}
+
+/// Between what is said of one place and of another.
+const BETWEEN: &str = "; elsewhere ";
 
 /// A tap of a place's own layer, or one that is called so already, by its name without the layer.
 fn of_its_layer(place: Option<Tap>, value: &serde_json::Value) -> Option<String> {

@@ -136,7 +136,7 @@ impl Rows {
 
     /// The ids that the reference reads, by position.
     fn read(&self, slice: &Slice<'_>, bench: &Bench<'_>) -> Option<ArrayD<f64>> {
-        let ids = read_by(slice, bench, self.op, &self.ids, &|_| None)?;
+        let ids = read_by((slice, &[]), bench, self.op, &self.ids, &|_| None)?;
         let count = ids.len();
         ids.into_shape_with_order(vec![count]).ok()
     }

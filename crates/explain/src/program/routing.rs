@@ -123,12 +123,12 @@ pub(crate) fn first_operand<'v>(
     value: &dyn Fn(usize) -> Option<Tensor<'v>>,
 ) -> Option<ArrayD<f64>> {
     let Some(Operand::View(among)) = program.ops()[op].operands.first() else { return None };
-    read_by(slice, bench, op, among, value)
+    read_by((slice, &[]), bench, op, among, value)
 }
 
-/// What a view holds when an operation of a slice is carried out.
+/// What a view holds when an operation of a slice is carried out, with others carried out otherwise.
 pub(crate) fn read_by<'v>(
-    slice: &Slice<'_>,
+    (slice, edits): (&Slice<'_>, &[Edit]),
     bench: &Bench<'_>,
     op: usize,
     view: &View,
@@ -141,7 +141,8 @@ pub(crate) fn read_by<'v>(
         None
     });
     // The operation itself is not carried out.
-    let _ = slice.evaluate(bench, value, &[Edit { at: At::Op(op), change: Change::Values(vec![view.clone()], look) }]);
+    let look = Edit { at: At::Op(op), change: Change::Values(vec![view.clone()], look) };
+    let _ = slice.evaluate(bench, value, &[edits, &[look]].concat());
     read.lock().ok()?.take()
 }
 

@@ -15,6 +15,8 @@ pub(crate) const EDGE_ROOM: f64 = 2.0;
 pub(crate) const EDGES: f64 = 0.01;
 /// Up to this many times what rounding costs, nobody can tell another rounding from a fault.
 pub(crate) const OWN_ROUNDING: f64 = 4.0;
+/// How many times as far off as the reference itself a tap may be.
+pub(crate) const REFERENCE_ROOM: f64 = 2.0;
 /// How much more than the error of inputs moved by chance the rounding of inputs may cost.
 pub(crate) const INPUT_ROOM: f64 = 4.0;
 /// By how many units of rounding two values may differ that are taken for each other when the largest are chosen.

@@ -28,6 +28,12 @@ pub(crate) const SAME_STEP: f64 = 1e-4;
 pub(crate) const MATTERS: f64 = 100.0;
 /// Residuals that are the same to six digits are of the same values by other words.
 pub(crate) const SAME_RESIDUAL: f64 = 1e-6;
+/// The number before a cap's tanh and the one behind are one number, as each is kept in f32.
+pub(crate) const SAME_CAP: f64 = 1e-6;
+/// Numbers that differ by no more of what they are made of are one number.
+pub(crate) const AS_GOOD_AS_ONE: f64 = 1e-6;
+/// Rows are multiples of each other where the best one leaves no more of them.
+pub(crate) const ONE_DIRECTION: f64 = 1e-9;
 /// A residual this small is none, whatever is smaller.
 pub(crate) const NO_RESIDUAL: f64 = 1e-15;
 /// What rounding to f32 leaves of a right value at the most, in one operation.

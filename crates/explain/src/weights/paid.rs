@@ -50,5 +50,5 @@ fn by_rows(a: &[f32], b: &[f32], width: usize, unit: f64) -> Evidence {
         let numbers = a.iter().zip(b).map(|(a, b)| [f64::from(*b), f64::from(*a), f64::from(*b)]);
         sum.and(Evidence::of(numbers, unit))
     });
-    Evidence { numbers: all.numbers * every, bits: all.bits * every as f64 }
+    Evidence { numbers: all.numbers * every, bits: all.bits * every as f64, only: all.only.filter(|_| every == 1) }
 }

@@ -26,6 +26,16 @@ impl Source {
         let is_itself = from.iter().enumerate().all(|(i, from)| i == *from);
         Source { words, bits, from, is_itself, part: None }
     }
+
+    /// Where one slice of `n` stands at all of several places, that is said: a rule that leads there says more than is known.
+    fn plainly(self, name: &str, n: usize) -> Source {
+        match self.from[..] {
+            [one, ref rest @ ..] if rest.len() > 1 && rest.iter().all(|from| *from == one) => {
+                Source { words: format!("always {name} {one}"), bits: 4.0 + choice(n), ..self }
+            }
+            _ => self,
+        }
+    }
 }
 
 /// Slices of a block up to which runs in it are put in other orders.
@@ -46,7 +56,7 @@ fn described(from: &[Option<usize>], n: usize, axis: Axis, on_parts: bool) -> So
         }
         let holds = from.iter().enumerate().all(|(i, from)| from.is_none_or(|from| from == of(i)));
         if holds {
-            best.replace(Some(Source::of(words(), bits, count, last, of)));
+            best.replace(Some(Source::of(words(), bits, count, last, of).plainly(name, n)));
         }
         holds
     };
@@ -114,7 +124,7 @@ pub(crate) fn orders(n: usize, name: &str, most: f64) -> Vec<Source> {
     let known: RefCell<HashSet<Vec<usize>>> = RefCell::default();
     let offer = |words: &dyn Fn() -> String, bits: f64, of: &dyn Fn(usize) -> usize| {
         if bits <= most {
-            let source = Source::of(words(), bits, n, n.saturating_sub(1), of);
+            let source = Source::of(words(), bits, n, n.saturating_sub(1), of).plainly(name, n);
             if !source.is_itself && known.borrow_mut().insert(source.from.clone()) {
                 out.borrow_mut().push(source);
             }

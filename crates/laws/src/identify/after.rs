@@ -111,9 +111,9 @@ impl<'c> Offers<'c> {
         if nmse(value, own) <= self.near {
             return Some(law);
         }
-        let after = self.after(value, own)?;
+        let after = self.after(value, own, law.form)?;
         // Where the right output with something behind it gives this too, what stands before it is no step.
-        if self.after(&self.case.first().right, own).is_some() {
+        if self.after(&self.case.first().right, own, Form::OutputFunction).is_some() {
             return None;
         }
         Some(self.then(law, after))
@@ -125,7 +125,7 @@ impl<'c> Offers<'c> {
         let right = Law::new(Form::OutputFunction, "the output is the right one", 0.0, |case, at| {
             Some(case.places.get(at)?.right.clone())
         });
-        let law = self.after(&first.right, &first.own).map(|after| self.then(right, after));
+        let law = self.after(&first.right, &first.own, Form::OutputFunction).map(|after| self.then(right, after));
         let is_found = law.is_some();
         self.laws.extend(law);
         is_found
@@ -143,7 +143,8 @@ impl<'c> Offers<'c> {
         Law { words, bits: law.bits + after.bits + 3.0, predict: Arc::new(predict), ..law }.with(THEN, after.words)
     }
 
-    fn after(&self, value: &ArrayD<f64>, own: &ArrayD<f64>) -> Option<After> {
+    /// What makes `own` of what a law of this form gives.
+    fn after(&self, value: &ArrayD<f64>, own: &ArrayD<f64>, form: Form) -> Option<After> {
         let (low, high) = bounds(own);
         let is_free = |x: f64| low.is_none_or(|low| x > low) && high.is_none_or(|high| x < high);
         let step = (own.len() / SAMPLE).max(1) | 1;
@@ -209,7 +210,8 @@ impl<'c> Offers<'c> {
             let bits = a.bits + b.bits + held_bits;
             return Some(After { words: words.join(", "), bits, f: Arc::new(f) });
         }
-        self.by_position(value, own)
+        // A divisor of each row is a factor of each row itself: what another one would leave of it is no step behind.
+        if form == Form::NormDivisor { None } else { self.by_position(value, own) }
     }
 
     /// A factor for each position.

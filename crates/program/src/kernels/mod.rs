@@ -7,7 +7,7 @@ mod compare;
 mod convolution;
 mod create;
 mod fourier;
-mod ggml;
+pub(crate) mod ggml;
 mod grouped;
 mod index;
 mod indexing;

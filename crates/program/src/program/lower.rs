@@ -1,9 +1,10 @@
 //! Says ggml's operations in PyTorch's: each that is exactly a few of aten's becomes those, so that whoever reads a program knows one language.
 //!
-//! What has no equal there stays as it is: products by index, recurrent states, YaRN, sections of positions, ALiBi, sinks.
+//! What has no equal there stays as it is: products by index, recurrent states, sections of positions, ALiBi, sinks.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
+use crate::kernels::ggml::rope::{LEAST_RAMP, yarn_attention, yarn_ramp};
 use crate::program::{Operation, ProgramTap, Step};
 use crate::value::dtype::DType;
 use crate::value::operand::Operand;
@@ -353,14 +354,16 @@ impl Lower<'_> {
         let (mode, dims, tokens) = (float(op, "mode")?, float(op, "n_dims")? as usize, positions.elements());
         let (axes, pairs, width) = (x.shape.len(), dims / 2, *x.shape.last()?);
         let is_whole = float(op, "offset").is_none_or(|offset| offset == 0.0);
-        let is_plain = (mode == 0.0 || mode == 2.0) && float(op, "ext_factor")? == 0.0 && is_whole;
+        let is_plain = (mode == 0.0 || mode == 2.0) && is_whole;
         let fits = dims % 2 == 0 && (2..=width).contains(&dims) && x.strides.last() == Some(&1) && x.shape == out.shape;
         let is_told = positions.shape.len() == 1 && if axes < 3 { tokens == 1 } else { x.shape[axes - 3] == tokens };
         let is_enough = factors.is_none_or(|factors| factors.shape.len() == 1 && factors.shape[0] >= pairs);
         if !is_plain || !fits || !is_told || !is_enough {
             return None;
         }
-        let attention = float(op, "attn_factor")?;
+        let is_blended = float(op, "ext_factor")? != 0.0;
+        let longer = if is_blended { yarn_attention(float(op, "freq_scale")?) } else { 1.0 };
+        let attention = float(op, "attn_factor")? * longer;
         let mut frequencies = self.frequencies(op, pairs)?;
         if let Some(factors) = factors {
             let longer = self.floats(&[pairs]);
@@ -419,14 +422,31 @@ impl Lower<'_> {
         Some(())
     }
 
-    /// scale · base^(-2i/n) of each pair i.
+    /// scale · base^(-2i/n) of each pair i; with YaRN the scale goes over to 1 along a ramp of the pairs.
     fn frequencies(&mut self, op: &Operation, pairs: usize) -> Option<View> {
         let (dims, int) = (2 * pairs, |x: usize| Operand::Scalar(Scalar::Int(x as i64)));
         let [counted, exponents, powers, scaled] = [(); 4].map(|()| self.buffer(DType::F64, &[pairs]));
         self.push(op, "arange.start_step", vec![int(0), int(dims), int(2)], counted.clone());
         self.push(op, "mul.Tensor", vec![view(&counted), number(-1.0 / dims as f64)], exponents.clone());
         self.push(op, "pow.Scalar", vec![number(float(op, "freq_base")?), view(&exponents)], powers.clone());
-        self.push(op, "mul.Tensor", vec![view(&powers), number(float(op, "freq_scale")?)], scaled.clone());
+        let (scale, blend) = (float(op, "freq_scale")?, float(op, "ext_factor")?);
+        if blend == 0.0 {
+            self.push(op, "mul.Tensor", vec![view(&powers), number(scale)], scaled.clone());
+            return Some(scaled);
+        }
+        let turns = [float(op, "beta_fast")?, float(op, "beta_slow")?];
+        let [first, last] = yarn_ramp(dims, float(op, "n_ctx_orig")?, float(op, "freq_base")?, turns);
+        let [pair, along, within, share, rest, scales] = [(); 6].map(|()| self.buffer(DType::F64, &[pairs]));
+        self.push(op, "arange", vec![int(pairs)], pair.clone());
+        let per_pair = number(1.0 / (last - first).max(LEAST_RAMP));
+        self.push(op, "add.Tensor", vec![view(&pair), number(-first)], along.clone());
+        self.push(op, "mul.Tensor", vec![view(&along), per_pair], within.clone());
+        self.push(op, "clamp", vec![view(&within), number(0.0), number(1.0)], share.clone());
+        // scale + (1 - scale) · blend · (1 - share)
+        let (most, slope) = (scale + (1.0 - scale) * blend, (scale - 1.0) * blend);
+        self.push(op, "mul.Tensor", vec![view(&share), number(slope)], rest.clone());
+        self.push(op, "add.Tensor", vec![view(&rest), number(most)], scales.clone());
+        self.push(op, "mul.Tensor", vec![view(&powers), view(&scales)], scaled.clone());
         Some(scaled)
     }
 

@@ -225,8 +225,9 @@ const PER_WEIGHT_ELEMENT: u64 = 8;
 /// How many more for each byte of the recording.
 const PER_BYTE: u64 = 2;
 
-/// Names of inputs that hold positions, in PyTorch and llama.cpp.
-const POSITION_INPUTS: [&str; 3] = ["position_ids", "cache_position", "inp_pos"];
+/// Names of inputs that hold positions, distances of positions, or which of them are wanted, in PyTorch and llama.cpp.
+const POSITION_INPUTS: [&str; 6] =
+    ["position_ids", "cache_position", "inp_pos", "pos_bucket_enc", "pos_bucket_dec", "out_ids"];
 /// The name of the input that holds token types.
 const TYPE_INPUT: &str = "token_type_ids";
 

@@ -29,7 +29,7 @@ use crate::program::arrays::{array, floats};
 use crate::program::change::{FunctionOfTensor as Function, computed, kept, other_operand, renamed};
 use crate::program::edits::slots::{Slot, slots};
 use crate::program::form::Form;
-use crate::tolerance::search::{FUNCTION_BITS, ORDER_BITS};
+use crate::tolerance::search::{AS_GOOD_AS_ONE, FUNCTION_BITS, ORDER_BITS};
 
 /// A form, and its price in bits.
 pub(super) struct Priced {
@@ -41,6 +41,10 @@ pub(super) struct Priced {
 const LARGEST: usize = 300;
 /// The longest axis of which orders are tried.
 const LONGEST: usize = 4096;
+/// Operations that multiply with a matrix, or look rows of one up.
+const PRODUCTS: [&str; 6] = ["linear", "addmm", "mm", "bmm", "matmul", "embedding"];
+/// What it costs to say that a tensor is nothing but zeros.
+const NOTHING_BITS: f64 = 4.0;
 /// So many forms are listed at most, the cheapest.
 const MOST: usize = 9000;
 /// Tensors of which each is tried in the place of another.
@@ -51,7 +55,7 @@ pub(super) fn edits(context: &Context<'_>) -> Vec<Priced> {
     let ops: Vec<usize> = context.ops().collect();
     let functions = firstdiff_laws::functions(FUNCTION_BITS).into_iter().map(|word| {
         let (words, f) = (word.words.replace("{}", "x"), word.value);
-        let function: Function = Arc::new(move |x| Some(x.mapv(|x| f(x))));
+        let function: Function = Arc::new(move |x| varied(x, x.mapv(|x| f(x))));
         (words, word.bits, function)
     });
     let functions = functions.collect();
@@ -251,8 +255,14 @@ impl<'a> List<'_, 'a> {
             for (words, bits, function) in self.functions.iter() {
                 found.push((3.0 + bits, &FUNCTION_DIFFERS, said("function", words.clone()), function.clone()));
             }
+            // A matrix of zeros is one that was not loaded, and has a name.
+            if slot.is_of_weight && !PRODUCTS.contains(&self.context.base(slot.op)) {
+                let nothing: Function = Arc::new(|x| Some(ArrayD::zeros(x.raw_dim())));
+                found.push((3.0 + NOTHING_BITS, &FUNCTION_DIFFERS, said("function", "0".to_owned()), nothing));
+            }
             for (words, bits, f) in ROW_FUNCTIONS {
-                found.push((3.0 + bits, &FUNCTION_DIFFERS, said("function", words.to_owned()), Arc::new(f)));
+                let function: Function = Arc::new(move |x| varied(x, f(x)?));
+                found.push((3.0 + bits, &FUNCTION_DIFFERS, said("function", words.to_owned()), function));
             }
         }
         for (bits, mistake, params, function) in found {
@@ -535,6 +545,13 @@ impl<'a> List<'_, 'a> {
             }
         }
     }
+}
+
+/// What a function gives of several numbers, unless it is as good as one and the same: which function that was is not to be told then.
+fn varied(x: &ArrayD<f64>, y: ArrayD<f64>) -> Option<ArrayD<f64>> {
+    let largest = x.iter().fold(0.0, |most: f64, x| most.max(x.abs()));
+    let differs = |y: &f64, first: &f64| (y - first).abs() > AS_GOOD_AS_ONE * largest;
+    (y.len() < 2 || y.iter().any(|one| y.first().is_some_and(|first| differs(one, first)))).then_some(y)
 }
 
 /// The numbers, truths and texts among the operands of an operation, those of lists included, each with the name that it goes by.

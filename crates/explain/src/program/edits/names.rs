@@ -1,5 +1,6 @@
 //! What a tensor of a slice is called, and which others have its shape.
 
+use firstdiff_compare::MASKED;
 use firstdiff_program::View;
 use firstdiff_trace::Tap;
 
@@ -71,7 +72,15 @@ impl<'c, 'a> Names<'c, 'a> {
             Some("sin") => Some("the sines of the rotation"),
             _ if makes_angles(op) => Some("the angles of the rotation"),
             _ if context.leads_to(op, makes_angles) => Some("a table that the angles of the rotation are made of"),
-            _ if context.leads_to_probs(op) => Some("the mask"),
+            _ if context.leads_to_probs(op) => {
+                let table = context.table(op, view)?;
+                let hides = |x: f64| x <= MASKED;
+                Some(match table.iter().all(|&x| x == 0.0 || x == 1.0 || hides(x)) {
+                    true => "the mask",
+                    false if table.iter().any(|&x| hides(x)) => "the mask, with what else is added by position",
+                    false => "a table of positions that the scores are made with",
+                })
+            }
             _ => None,
         }
     }

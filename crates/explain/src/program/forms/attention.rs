@@ -25,6 +25,7 @@ use crate::program::arrays::{array, floats};
 use crate::program::change::{computed, kept, numbers, plus, softmax, times};
 use crate::program::context::Context;
 use crate::program::form::Form;
+use crate::tolerance::search::SAME_CAP;
 
 pub(super) fn forms(context: &Context<'_>, op: usize) -> Vec<Form> {
     match context.base(op) {
@@ -44,12 +45,25 @@ fn of_cap(context: &Context<'_>, op: usize) -> Vec<Form> {
     let Some(x) = context.tensor(op, 0) else { return Vec::new() };
     let Some(before) = context.maker(op, x) else { return Vec::new() };
     let after = context.program.readers(op).iter().copied().find(|&reader| context.base(reader) == "mul");
-    let (Some((first, cap)), Some(after)) = (context.number(before), after) else { return Vec::new() };
-    let Some((second, _)) = context.number(after).filter(|_| context.base(before) == "div") else { return Vec::new() };
+    let (Some((first, number)), Some(after)) = (context.number(before), after) else { return Vec::new() };
+    // Divided by the cap, or multiplied by one over it.
+    let inner: fn(f64) -> f64 = match context.base(before) {
+        "div" => |cap| cap,
+        "mul" => |cap| 1.0 / cap,
+        _ => return Vec::new(),
+    };
+    let (Some((second, cap)), true) = (context.number(after), number != 0.0) else { return Vec::new() };
+    // Another number behind than before is no cap.
+    if (inner(cap) / number - 1.0).abs() > SAME_CAP {
+        return Vec::new();
+    }
     let mistake = if context.leads_to_probs(op) { &SCORE_SOFTCAP } else { &LOGIT_SOFTCAP };
     let (before_with, after_with) = (numbers(context.op(before), first), numbers(context.op(after), second));
     let any = move |cap: f64| {
-        vec![Edit { at: At::Op(before), change: before_with(cap) }, Edit { at: At::Op(after), change: after_with(cap) }]
+        vec![
+            Edit { at: At::Op(before), change: before_with(inner(cap)) },
+            Edit { at: At::Op(after), change: after_with(cap) },
+        ]
     };
     vec![Form::one(mistake, vec![], op, kept(x)).due(cap), Form::any_of(mistake, "cap", cap, any).due(cap)]
 }
@@ -124,8 +138,12 @@ impl Masked {
         computed(&self.read(), move |x| {
             let mask = x[1].broadcast(x[0].raw_dim())?;
             let hides = mask.iter().any(|&m| !saw(m));
-            let fill = mask.mapv(|m| if saw(m) { 0.0 } else { fill });
-            hides.then(|| plus(&plus(&x[0], &biases(bias, x)?)?, &fill))?
+            let [.., queries, keys] = x[0].shape() else { return None };
+            let seen = mask.rows().into_iter().filter_map(|row| row.iter().rposition(|&m| saw(m))).max();
+            let (_, held) = first_and_held(*queries, *keys, seen);
+            let mut added = mask.mapv(|m| if saw(m) { 0.0 } else { fill });
+            added.rows_mut().into_iter().for_each(|mut row| (held..*keys).for_each(|key| row[key] = HIDDEN));
+            hides.then(|| plus(&plus(&x[0], &biases(bias, x)?)?, &added))?
         })
     }
 
@@ -161,6 +179,8 @@ impl Masked {
                     |key: i64| usize::try_from(key).ok().and_then(|key| mask.get(key)).is_some_and(|&m| saw(m));
                 for key in 0..keys {
                     let is_seen = saw(mask[key]) && key >= held || key < held && sees(&before, position, key as i64);
+                    // What is not written yet is no score.
+                    let hidden = if key < held { hidden } else { HIDDEN };
                     differs |= is_seen != saw(mask[key]) || !is_seen && hidden != HIDDEN;
                     out[key] = if is_seen { out[key] } else { hidden };
                 }

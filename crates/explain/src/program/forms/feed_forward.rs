@@ -40,7 +40,9 @@ pub(super) fn forms(context: &Context<'_>, op: usize) -> Vec<Form> {
         for (name, f) in ACTIVATIONS {
             let change = computed(&[x], move |x| f(&x[0]));
             let form = Form::one(&ACTIVATION, vec![(ACTIVATION.params[0].name, json!(name))], last, change);
-            forms.push(form.having(context.base(op).to_owned()));
+            // A tanh among several operations is that of a gelu.
+            let own = if last == op { context.base(op) } else { "gelu-tanh" };
+            forms.push(form.having(own.to_owned()));
         }
         if let Some(own) = kernel(context, op) {
             let view = x.clone();

@@ -249,7 +249,7 @@ fn of_bias(context: &Context<'_>, product: &Product<'_>, op: usize) -> Vec<Form>
         let (mistake, of) = of_another(&said, false);
         Form::one(mistake, vec![of, ("part", json!("bias"))], op, change)
     };
-    let named = (!name.is_empty()).then(|| format!("{name} and the other biases"));
+    let named = (!name.is_empty()).then(|| name.to_owned());
     let named = |form: Form| form.having(named.clone());
     let mut forms = vec![named(times(&BIAS_OMITTED, 0.0)), named(times(&BIAS_TWICE, 2.0))];
     forms.extend(beside(context, bias, name).into_iter().map(other));

@@ -401,7 +401,8 @@ impl Rotation {
             let any = Form::any(mistake, "theta", 1e5, At::Op(op), move |theta| own.by_powers(first, theta, kept));
             forms.push(any.saying(said).due(due));
         }
-        if base.is_some() && (first - 1.0).abs() <= SAME_STEP && !is_scaled && steps.len() > 2 {
+        let is_told = makes_its_base || steps.len() > 2;
+        if base.is_some() && (first - 1.0).abs() <= SAME_STEP && !is_scaled && is_told {
             return forms;
         }
         for base in bases_of(steps) {

@@ -33,7 +33,7 @@ use crate::replay::reason::{Reason, UnfitInput};
 use crate::replay::residual::{Fit, added};
 use crate::replay::right::distance;
 use crate::replay::{Replay, ReplayError, Replayed, Routing, can_be_read};
-use crate::tolerance::replay::{FEW_ROWS, INPUT_ROOM, NORM_AND_GAIN, TABLE_SHARE};
+use crate::tolerance::replay::{FEW_ROWS, INPUT_ROOM, NORM_AND_GAIN, REFERENCE_ROOM, TABLE_SHARE};
 
 /// What is known while taps are judged.
 pub(super) struct Judge<'r> {
@@ -198,7 +198,7 @@ impl<'r> Judge<'r> {
         if !self.candidate.are_tokens_known && reads_tokens(program, &slice) {
             return Ok((self.not_judged(tap, Reason::NoTokenOfStep(place.step)), true));
         }
-        let open = slice.ops().find_map(|op| self.open_at.get(&op));
+        let open = self.open_choices(&slice).find_map(|op| self.open_at.get(&op));
         let due = match open {
             Some(why) => Err(why.clone()),
             None if mixes_rows => Due::of((program, &slice), &self.bench, self.rounded.as_ref(), self.held),
@@ -221,6 +221,17 @@ impl<'r> Judge<'r> {
         let judged = self.held_against(&mut it, due)?;
         let judged = self.as_what_it_reads_allows(&it, judged);
         Ok((self.taken_note_of(it, judged, whole), true))
+    }
+
+    /// The choices that are not known of what a slice makes: those made in it, and of another number of experts those whose whole order it reads.
+    fn open_choices(&self, slice: &Slice<'_>) -> impl Iterator<Item = usize> {
+        let (taps, chosen) = (self.program().taps(), self.counts.keys());
+        let counted: BTreeSet<usize> = (0..taps.len())
+            .filter(|&tap| chosen.clone().any(|place| *place == self.places[tap]))
+            .map(|tap| taps[tap].op)
+            .collect();
+        let read = slice.known().map(|tap| taps[tap].op).filter(move |op| counted.contains(op));
+        slice.ops().chain(read).filter(|op| self.open_at.contains_key(op))
     }
 
     /// A tap of which the candidate holds nothing that can be read.
@@ -269,7 +280,7 @@ impl<'r> Judge<'r> {
             Ok(due) => due,
             Err(why) => {
                 // Where rounding chooses other experts, the reference's value is not what is due.
-                let is_open = slice.ops().any(|op| self.open_at.contains_key(&op));
+                let is_open = self.open_choices(slice).next().is_some();
                 let is_decided = !is_open || self.counts.is_empty() && !is_coarse(candidate.profile);
                 let serves = |report: &&TapReport| !self.is_same_run && (is_decided || report.status.agrees());
                 let report = self.reports.get(&place).copied().filter(serves);
@@ -385,7 +396,35 @@ impl<'r> Judge<'r> {
         };
         let is_rounding = !coarse && self.lockstep.is_beside_one(it.tap, own, &due.exact);
         let is_off = judged.report.status == Status::Diverged;
-        (operation, rounded_if(is_rounding && is_off, judged))
+        let judged = rounded_if(is_rounding && is_off, judged);
+        // No engine is held to less than the reference's own arithmetic leaves.
+        let of_the_reference = match judged.report.status {
+            Status::Diverged => self.off_by_itself(it).unwrap_or(0.0),
+            _ => 0.0,
+        };
+        let operation = Operation { stored: operation.stored + REFERENCE_ROOM * of_the_reference, ..operation };
+        let judged = match of_the_reference > 0.0 {
+            true => operation.judged(own, &due.right, &due.exact),
+            false => judged,
+        };
+        (operation, judged)
+    }
+
+    /// How far the reference's own value of a tap is off what comes of the reference's own values above it.
+    fn off_by_itself(&mut self, it: &Judged<'_>) -> Option<f64> {
+        if self.is_same_run || it.part.is_some() {
+            return None;
+        }
+        let (program, values) = (self.program(), self.candidate.values);
+        let reference = |tap: usize| tensor(&program.taps()[tap], values.reference(self.places[tap]).ok()??);
+        let own = array(&reference(it.tap)?);
+        let above: HashMap<usize, Tensor<'static>> =
+            it.slice.known().map(|tap| Some((tap, reference(tap)?))).collect::<Option<_>>()?;
+        self.bench.load(&it.slice).ok()?;
+        let made = it.slice.evaluate(&self.bench, &|tap| above.get(&tap).map(Tensor::view), &[]).ok()?;
+        let exact = array(&made);
+        let off = distance(self.places[it.tap].tap.last_site(), &exact, &own);
+        (exact.shape() == own.shape() && off.is_finite()).then_some(off)
     }
 
     /// A wrong tap is not judged where nobody knows what it reads: other experts, positions that are not held, no numbers.
@@ -426,7 +465,8 @@ impl<'r> Judge<'r> {
         self.wrong_parts.extend((positions.is_some() && !agrees).then_some(tap));
         self.own_order.extend((it.is_in_own_order && self.orders.sorted.holds(record.op)).then_some(tap));
         if !agrees {
-            self.missed.extend(slice.ops().filter(|op| self.open_at.contains_key(op)));
+            let open: Vec<usize> = self.open_choices(slice).collect();
+            self.missed.extend(open);
         }
         let report = TapReport { positions, ..judged.report };
         let (stretch, fit) = match is_off {

@@ -1,18 +1,21 @@
 //! What a slice gives with some operations carried out otherwise, and what that leaves of the candidate's values.
 
+use std::collections::BTreeSet;
+
 use firstdiff_model::Profile;
-use firstdiff_program::{Bench, Edit, Slice};
-use ndarray::ArrayD;
+use firstdiff_program::{Bench, Edit, Operand, Slice};
+use ndarray::{ArrayD, ArrayView1};
 
 use super::{Search, Target};
 use crate::program::arrays::array;
 use crate::program::form::{Form, rounded_to};
+use crate::program::routing::read_by;
 use crate::replay::operation::is_coarse;
 use crate::replay::right::{distance, hides_others};
 use crate::tolerance::replay::OWN_ROUNDING;
 use crate::tolerance::search::{
-    CAUSE_LEAVES, CAUSE_LEAVES_ROUNDED, F32_LEAVES, FINEST, NEARER, NEARLY_LEAVES, ROUNDING_ROOM, SAME_RESIDUAL,
-    SPAN_ADDS_UP, TUNED_TO_ROUNDING,
+    CAUSE_LEAVES, CAUSE_LEAVES_ROUNDED, F32_LEAVES, FINEST, NEARER, NEARLY_LEAVES, ONE_DIRECTION, ROUNDING_ROOM,
+    SAME_RESIDUAL, SPAN_ADDS_UP, TUNED_TO_ROUNDING,
 };
 
 /// A number that was fitted is said with so many digits at the most.
@@ -49,6 +52,41 @@ impl<'a> Search<'a> {
         let value = |tap: usize| self.held.readable(tap).map(|own| own.view());
         let edits = [&self.held.keeping(self.recording.program, slice)[..], edits].concat();
         Some(array(&slice.evaluate(bench, &value, &edits).ok()?))
+    }
+
+    /// How many different ids a lookup reads otherwise, and of how many rows, where operations reach what a slice makes by such ids alone.
+    pub(super) fn changed_ids(&self, slice: &Slice<'_>, edits: &[Edit]) -> Option<(usize, usize)> {
+        let (program, ops) = (self.recording.program, slice.ops().collect::<BTreeSet<usize>>());
+        let is_activation =
+            |op: usize| program.ops()[op].outputs.iter().flatten().any(|v| program.is_activation(v.buffer));
+        let mut open: Vec<usize> = edits.iter().map(|edit| edit.at.op()).collect::<Option<_>>()?;
+        let (mut seen, mut lookups) = (BTreeSet::new(), BTreeSet::new());
+        while let Some(at) = open.pop() {
+            if is_activation(at) {
+                return None;
+            }
+            for &reader in program.readers(at).iter().filter(|reader| ops.contains(reader)) {
+                match program.ops()[reader].base() {
+                    "embedding" => _ = lookups.insert(reader),
+                    _ if seen.insert(reader) => open.push(reader),
+                    _ => {}
+                }
+            }
+        }
+        let lookup = lookups.first().map(|&op| (op, &program.ops()[op].operands[..]));
+        let Some((op, [Operand::View(table), Operand::View(ids), ..])) = lookup else { return None };
+        let read = |edits: &[Edit]| {
+            let value = |tap: usize| self.held.readable(tap).map(|own| own.view());
+            read_by((slice, edits), &self.exact, op, ids, &value)
+        };
+        let (due, own) = (read(&[])?, read(edits)?);
+        let pairs: BTreeSet<[u64; 2]> = due
+            .iter()
+            .zip(&own)
+            .filter(|(due, own)| due != own)
+            .map(|(due, own)| [due.to_bits(), own.to_bits()])
+            .collect();
+        Some((pairs.len(), table.shape.first().copied()?))
     }
 
     /// The value of a target with some operations carried out otherwise; what they do not touch is computed once.
@@ -171,6 +209,14 @@ impl<'a> Search<'a> {
         let plain = (1..=6).map(|digits| rounded_to(best, digits)).find(|&value| at(value) <= enough);
         Some(form.tuned(plain.unwrap_or_else(|| rounded_to(best, MOST_DIGITS))))
     }
+}
+
+/// Whether each row is a multiple of the other's.
+pub(super) fn are_multiples(a: &ArrayD<f64>, b: &ArrayD<f64>) -> bool {
+    let row = |row: ArrayView1<'_, f64>| row.to_owned().into_dyn();
+    let is_one = |(a, b): (ArrayView1<'_, f64>, ArrayView1<'_, f64>)| unlike(&row(a), &row(b)) <= ONE_DIRECTION;
+    let are_shown_alike = || a.iter().zip(b).all(|(a, b)| a.is_finite() == b.is_finite());
+    a.shape() == b.shape() && a.ndim() > 0 && are_shown_alike() && a.rows().into_iter().zip(b.rows()).all(is_one)
 }
 
 /// What the best multiple of one leaves of the other, as a share of that.

@@ -4,6 +4,8 @@ mod measure;
 mod several;
 mod witnesses;
 
+use measure::are_multiples;
+
 use std::cell::{OnceCell, RefCell};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -19,7 +21,6 @@ use crate::explain::finding::Counted;
 use crate::explain::{A_MOMENT, Effort, moved_alike};
 use crate::mistakes::StandsBehind;
 use crate::mistakes::norm::NORM_OMITTED;
-use crate::mistakes::recorded::NUMBER_DIFFERS;
 use crate::paid::evidence;
 use crate::program::arrays::array;
 use crate::program::budget::Budget;
@@ -515,9 +516,18 @@ impl<'a> Search<'a> {
                 let both = self.value(target.slice, &[]).zip(self.value(target.slice, &edits));
                 let is_rounding = tried.forms().any(|form| form.mistake.is_another_arithmetic);
                 let unit = recorded_unit(self.candidate.profile, is_rounding);
-                let (site, shows_one) = (target.place.tap.last_site(), self.shows_one_number_a_row(target, &tried));
-                let evidence =
-                    both.map(|(right, claimed)| evidence(site, [&target.own, &right, &claimed], unit, shows_one));
+                let site = target.place.tap.last_site();
+                let evidence = both.map(|(right, claimed)| {
+                    // A number that was fitted, and is a factor of whole rows: much else is one number a row as well.
+                    let shows_one = tried.is_fitted() && are_multiples(&right, &claimed);
+                    evidence(site, [&target.own, &right, &claimed], unit, shows_one)
+                });
+                // What nobody lists is shown by the ids that it changes, however many numbers are looked up by each.
+                let is_unlisted = tried.forms().any(|form| form.mistake.is_unlisted);
+                let evidence = match is_unlisted.then(|| self.changed_ids(target.slice, &edits)).flatten() {
+                    Some((ids, rows)) => evidence.map(|evidence| evidence.at_most(ids, 1.0 / rows as f64)),
+                    None => evidence,
+                };
                 let costs = |(exact, right)| SUMS_ADD_UP * distance(site, &right, &exact);
                 let leaves_rounding = self.candidate.profile == Profile::F32
                     && self
@@ -544,23 +554,5 @@ impl<'a> Search<'a> {
             found.nearest.insert(at, tried);
             found.nearest.truncate(KEPT_NEAREST);
         }
-    }
-
-    /// Whether a number of it was fitted that is a factor of whole rows: much else is one number a row as well.
-    fn shows_one_number_a_row(&self, target: &Target<'_>, tried: &Reproduced) -> bool {
-        let ops = self.recording.program.ops();
-        let only_products_behind = |form: &Form| {
-            let first = form.edits.iter().filter_map(|edit| edit.at.op()).min();
-            let mut behind = target.slice.ops().filter(|&op| first.is_some_and(|first| op > first));
-            behind.all(|op| {
-                ["linear", "addmm", "mm", "matmul", "view", "reshape", "contiguous"].contains(&ops[op].base())
-            })
-        };
-        let scales = |form: &Form| {
-            let mut edited = form.edits.iter().filter_map(|edit| edit.at.op());
-            form.mistake == &NUMBER_DIFFERS && edited.any(|op| matches!(ops[op].base(), "mul" | "div"))
-        };
-        let is_one = |form: &Form| (form.mistake.shows_one_number_a_row || scales(form)) && only_products_behind(form);
-        tried.is_fitted() && tried.forms().any(is_one)
     }
 }

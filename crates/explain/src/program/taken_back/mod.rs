@@ -35,6 +35,7 @@ pub(crate) fn leave_out(
     let bench = |arithmetic| Bench::new(recording.program, arithmetic, recording.weights);
     let mut benches = (bench(candidate.exact()), candidate.arithmetic().map(bench));
     let mut trial = Trial::new(recording, candidate, held, replays, &mut benches);
+    let shifted = shifted(&mut trial)?;
     let (mut all, mut unmasked) = (Vec::new(), Vec::new());
     for found in taken_back(&mut trial)? {
         if let Some(judged) = right_without(&mut trial, found.reader, &(&found.wrong | &found.between))? {
@@ -62,6 +63,13 @@ pub(crate) fn leave_out(
         held.close(scores);
         unmasked.extend([(scores, of_scores), of_probs]);
     }
+    for (tap, reader) in shifted {
+        let reader = held.place(reader);
+        held.close(tap);
+        if let Some(replayed) = replays.of_mut(held.place(tap)) {
+            replayed.is_right_again_at(reader, true);
+        }
+    }
     replays.replay.warnings.extend((!unmasked.is_empty()).then(|| UNMASKED.to_owned()));
     for (tap, judged) in unmasked {
         if let Some(replayed) = replays.of_mut(held.place(tap)) {
@@ -70,6 +78,26 @@ pub(crate) fn leave_out(
     }
     while leave_out_before_a_right_end(recording, candidate, held, replays, &mut benches)? {}
     Ok(())
+}
+
+/// Wrong taps of which each row is off by one number, as no softmax shows: what reads them is right, made of them or of what is due. Each with what reads it.
+fn shifted(trial: &mut Trial<'_, '_>) -> Done<Vec<(usize, usize)>> {
+    let mut all = Vec::new();
+    for at in trial.all() {
+        if !trial.judged(at).is_some_and(Replayed::is_at_fault) || !trial.is_off_by_row(at) {
+            continue;
+        }
+        let readers: Vec<usize> =
+            trial.all().into_iter().filter(|&reader| trial.made_of(reader).contains(&at)).collect();
+        let mut are_right = !readers.is_empty();
+        for &reader in &readers {
+            let agrees = |judged: &Replayed| judged.report.status.agrees();
+            are_right &= trial.judged(reader).is_some_and(agrees)
+                && trial.without(reader, &BTreeSet::from([at]))?.is_some_and(|judged| agrees(&judged));
+        }
+        all.extend(readers.first().filter(|_| are_right).map(|&reader| (at, reader)));
+    }
+    Ok(all)
 }
 
 /// Scores that are right but for the mask, and probabilities that are not made of these, nor right: nearer to what is made of masked ones, and a softmax of

@@ -84,6 +84,22 @@ impl<'t, 'b> Trial<'t, 'b> {
         judged.report.status.agrees().then_some(judged)
     }
 
+    /// Whether each row is off by one number, up to rounding, where it counts.
+    pub(super) fn is_off_by_row(&mut self, tap: usize) -> bool {
+        let Some((own, before)) = self.held.recorded(tap).zip(self.replayed.get(&tap).copied()) else { return false };
+        let site = self.held.place(tap).tap.last_site();
+        let Some((_, right)) = self.values(&self.slice(tap, &BTreeSet::new()), own.shape()) else { return false };
+        let (mut left, mut energy) = (0.0, 0.0);
+        for (own, right) in own.rows().into_iter().zip(right.rows()) {
+            let counts = own.iter().zip(right).filter(|(own, right)| both_count(site, **own, **right));
+            let off: Vec<f64> = counts.clone().map(|(own, right)| own - right).collect();
+            let mean = off.iter().sum::<f64>() / off.len().max(1) as f64;
+            left += off.iter().map(|off| (off - mean).powi(2)).sum::<f64>();
+            energy += counts.map(|(own, right)| own * own + right * right).sum::<f64>();
+        }
+        own.shape().last().is_some_and(|&width| width > 1) && left <= before.report.allowed.unwrap_or(0.0) * energy
+    }
+
     /// What a slice gives, in f64 and as the candidate rounds.
     fn values(&mut self, slice: &Slice<'_>, shape: &[usize]) -> Option<(ArrayD<f64>, ArrayD<f64>)> {
         let (held, program) = (self.held, self.recording.program);

@@ -1,4 +1,4 @@
-//! Norms that are rounded on their way: the mean square, its root, one over it, the row over its divisor, or the gain.
+//! Norms that are rounded on their way: the values, their squares, the mean square, its root, one over it, the row over its divisor, or the gain.
 
 use ndarray::{ArrayD, ArrayView1};
 
@@ -12,7 +12,8 @@ use crate::law::{Form, Law};
 /// What of a norm is rounded.
 #[derive(Clone, Copy)]
 enum What {
-    MeanSquare,
+    /// For the divisor: the values, their squares, and the mean of these.
+    MeanSquare([bool; 3]),
     Divisor,
     Inverse,
     Quotient,
@@ -22,7 +23,14 @@ enum What {
 impl What {
     fn said(self, how: &str) -> String {
         match self {
-            What::MeanSquare => format!("the mean square of each row is {how} before its root is taken"),
+            What::MeanSquare([false, false, true]) => {
+                format!("the mean square of each row is {how} before its root is taken")
+            }
+            What::MeanSquare(which) => {
+                let all = ["the values", "their squares", "the mean of these"].into_iter().zip(which);
+                let these: Vec<&str> = all.filter(|(_, is_it)| *is_it).map(|(words, _)| words).collect();
+                format!("for the divisor of each row {} are {how}", these.join(" and "))
+            }
             What::Divisor => format!("the divisor of each row is {how}"),
             What::Inverse => format!("one over the divisor of each row is {how}"),
             What::Quotient => format!("rows over their divisors are {how} before the gain"),
@@ -32,23 +40,34 @@ impl What {
 
     fn form(self) -> Form {
         match self {
-            What::MeanSquare | What::Divisor | What::Inverse => Form::NormDivisor,
+            What::MeanSquare(_) | What::Divisor | What::Inverse => Form::NormDivisor,
             What::Quotient | What::Gain => Form::NormGain,
         }
     }
+}
+
+/// All of them.
+fn all() -> impl Iterator<Item = What> {
+    let which = (1..8).map(|which| What::MeanSquare([which & 1 > 0, which & 2 > 0, which & 4 > 0]));
+    which.chain([What::Divisor, What::Inverse, What::Quotient, What::Gain])
 }
 
 /// One value on the way of a norm rounded.
 pub(super) fn rounded(case: &Case<'_>) -> Vec<Law> {
     let mut offers = Offers::of(case);
     for (words, bits, f) in digits() {
-        for what in [What::MeanSquare, What::Divisor, What::Inverse, What::Quotient, What::Gain] {
+        for what in all() {
             let f = f.clone();
             offers.offer(what.form(), what.said(&words), bits + 2.0, move |case, at| {
                 let inverse = |row: ArrayView1<'_, f64>, epsilon: f64| {
                     let square = mean_square(&row.to_vec());
+                    let same = |x: f64| x;
                     match what {
-                        What::MeanSquare => 1.0 / (f(square) + epsilon).sqrt(),
+                        What::MeanSquare(which) => {
+                            let [value, each, mean] = which.map(|is_it| if is_it { &*f } else { &same });
+                            let sum = row.iter().map(|x| each(value(*x) * value(*x))).sum::<f64>();
+                            1.0 / (mean(sum / row.len() as f64) + epsilon).sqrt()
+                        }
                         What::Divisor => 1.0 / f((square + epsilon).sqrt()),
                         What::Inverse => f(1.0 / (square + epsilon).sqrt()),
                         What::Quotient | What::Gain => 1.0 / (square + epsilon).sqrt(),
@@ -57,7 +76,7 @@ pub(super) fn rounded(case: &Case<'_>) -> Vec<Law> {
                 normed(case, at, &inverse, &|quotient, gain| match what {
                     What::Quotient => f(quotient) * gain,
                     What::Gain => quotient * f(gain),
-                    What::MeanSquare | What::Divisor | What::Inverse => quotient * gain,
+                    What::MeanSquare(_) | What::Divisor | What::Inverse => quotient * gain,
                 })
             });
         }

@@ -9,7 +9,7 @@ mod order;
 mod places;
 mod product;
 mod recurrent;
-mod rope;
+pub(crate) mod rope;
 mod rows;
 mod streams;
 

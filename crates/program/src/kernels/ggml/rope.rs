@@ -63,17 +63,12 @@ impl Rope {
             &sections,
         )?;
         let base = float(call, "freq_base")?;
-        // The pair that rotates this often within the original context.
         let context = int(call, "n_ctx_orig")? as f64;
-        let pair = |turns: f64| dims as f64 * (context / (turns * std::f64::consts::TAU)).ln() / (2.0 * base.ln());
-        let ramp = [
-            pair(float(call, "beta_fast")?).floor().max(0.0),
-            pair(float(call, "beta_slow")?).ceil().min(dims as f64 - 1.0),
-        ];
+        let ramp = yarn_ramp(dims, context, base, [float(call, "beta_fast")?, float(call, "beta_slow")?]);
         let (scale, extrapolation) = (float(call, "freq_scale")?, float(call, "ext_factor")?);
         let mut attention = float(call, "attn_factor")?;
         if extrapolation != 0.0 {
-            attention *= 1.0 + 0.1 * scale.recip().ln();
+            attention *= yarn_attention(scale);
         }
         Ok(Rope { mode, dims, offset, base, scale, extrapolation, attention, ramp, sections })
     }
@@ -108,12 +103,26 @@ impl Rope {
         let angle = position * self.base.powf(-2.0 * exponent as f64 / self.dims as f64) / divisor;
         let mut theta = self.scale * angle;
         if self.extrapolation != 0.0 {
-            let along = (pair as f64 - self.ramp[0]) / (self.ramp[1] - self.ramp[0]).max(0.001);
+            let along = (pair as f64 - self.ramp[0]) / (self.ramp[1] - self.ramp[0]).max(LEAST_RAMP);
             let mix = (1.0 - along.clamp(0.0, 1.0)) * self.extrapolation;
             theta = theta * (1.0 - mix) + angle * mix;
         }
         (theta.cos() * self.attention, theta.sin() * self.attention)
     }
+}
+
+/// The pairs between which YaRN blends from extrapolation to interpolation: those that rotate so often within the original context.
+pub(crate) fn yarn_ramp(dims: usize, context: f64, base: f64, turns: [f64; 2]) -> [f64; 2] {
+    let pair = |turns: f64| dims as f64 * (context / (turns * std::f64::consts::TAU)).ln() / (2.0 * base.ln());
+    [pair(turns[0]).floor().max(0.0), pair(turns[1]).ceil().min(dims as f64 - 1.0)]
+}
+
+/// The least width of that ramp.
+pub(crate) const LEAST_RAMP: f64 = 0.001;
+
+/// YaRN's factor on cosine and sine, where frequencies are scaled by this.
+pub(crate) fn yarn_attention(scale: f64) -> f64 {
+    1.0 + 0.1 * scale.recip().ln()
 }
 
 /// Rotates each pair (x, y) of a head by θ: (x cos θ - y sin θ, x sin θ + y cos θ), θ = position · base^(-2i/n_dims) · `freq_scale` / factor of pair i.

@@ -602,7 +602,7 @@ class Recorder:
             heads = self.heads["H" if kind[0] == "q" else "K"]
             if self.program and values.shape[1] == T and values.shape[2] > 1:  # the node has them as an axis
                 heads = values.shape[2]
-            if self.program and (not heads or values.size % (T * heads)):  # other layers have heads in other numbers
+            if not heads or values.size % (T * heads):  # other layers have heads in other numbers
                 return values.reshape(T, -1)
             return values.reshape(T, heads, -1)
         return values.reshape(T, -1)
