@@ -14,6 +14,7 @@ use crate::render::screen::{BAD, BOLD, DIM, Detail, GOOD, Screen, WARN, paint};
 use crate::render::table::taps;
 use crate::report::{Architecture, Counts, JudgedIn, Replay, ReplayInputs, WrongOperation, where_of};
 use crate::session::arithmetic::parity;
+use crate::session::asked;
 use crate::session::cause;
 use crate::session::incomplete::Incomplete;
 use crate::session::reading::ReadingArgs;
@@ -56,7 +57,7 @@ pub(crate) fn run(args: ReplayArgs) -> Result<u8> {
     inputs.refuse_inputs_as_outputs([json.as_deref(), args.html.as_deref()])?;
     let judge = |candidate_args: CandidateArgs| {
         let input = candidate_args.open()?;
-        let Explanation { mut replay, findings, .. } = cause::explain_quickly(&input, 2)?;
+        let Explanation { mut replay, findings, .. } = asked::explain_quickly(&input, 2)?;
         replay.warnings.extend(input.notes());
         Ok(ReplaySession { input, replay, findings })
     };

@@ -1,5 +1,6 @@
 //! Adds to a comparison of two dumps what only the command has: models, recorded programs, causes, and a progress bar.
 
+pub(crate) mod asked;
 pub(crate) mod cause;
 pub(crate) mod diagnosis;
 pub(crate) mod input;
@@ -22,7 +23,7 @@ use crate::progress::Bar;
 
 /// The tools of this command: models, causes, and a progress bar.
 pub const TOOLS: Tools<'static> =
-    Tools { with_model: model::with_model, run: &run, sign_of_error: cause::sign_of_error };
+    Tools { with_model: model::with_model, run: &run, sign_of_error: asked::sign_of_error };
 
 /// Compares with a progress bar, and asks the model, if there is one, for the cause of a first difference; where there is none, whether each operation is
 /// right by itself.
@@ -36,7 +37,7 @@ pub fn run(session: Session) -> Result<Comparison> {
     if report.verdict != Verdict::Parity || judged.session.noise.is_some() {
         return Ok(judged);
     }
-    let wrong = cause::wrong_by_model(model, &judged.session, &report.taps);
+    let wrong = asked::wrong_by_model(model, &judged.session, &report.taps);
     let Some(first) = wrong.keys().next().copied() else { return Ok(judged) };
     let mut session = judged.session;
     let which = if wrong.len() == 1 { "it is".to_owned() } else { format!("it and {} more are", wrong.len() - 1) };
@@ -53,9 +54,9 @@ fn once(session: Session) -> Result<Comparison> {
     let bar = Bar::new(&session.reference);
     let progress = &mut |done, total| bar.step(done, total);
     let mut judged = session.run_with(progress, |session, report, fed| match (fed, &session.model, &report.first) {
-        (Some((edits, tap)), ..) => Some(cause::token_cause(edits, tap)),
+        (Some((edits, tap)), ..) => Some(asked::token_cause(edits, tap)),
         (None, Some(model), Some(first)) => {
-            cause::explain_divergence(model, session, report.taps[first.index].place, first.is_bracketed())
+            asked::explain_divergence(model, session, report.taps[first.index].place, first.is_bracketed())
         }
         _ => None,
     })?;

@@ -347,7 +347,7 @@ impl EngineBisection {
         let mut why = None;
         if let (Some(model), Some(first)) = (self.reference.model(), &report.first) {
             let inputs_agree = first.is_bracketed();
-            let cause = crate::session::cause::explain_divergence(
+            let cause = crate::session::asked::explain_divergence(
                 model,
                 &session,
                 report.taps[first.index].place,

@@ -19,7 +19,7 @@ use crate::render::html::Page;
 use crate::render::screen::{BAD, BOLD, DIM, GOOD, Screen, WARN, paint};
 use crate::report::{self, CauseCertainty, Diagnosis, Explain, Explained, OfReference, ReplayInputs, Residual, Tried};
 use crate::session::arithmetic::parity;
-use crate::session::cause;
+use crate::session::asked;
 use crate::session::replay::ReplaySession;
 use crate::session::source::CandidateArgs;
 use crate::words::{safe, shorten, taps_in_words};
@@ -145,7 +145,7 @@ pub(crate) struct ExplainedDump {
 /// When something cannot be read, or nothing can be judged.
 pub(crate) fn explained(args: CandidateArgs, effort: &Effort) -> Result<ExplainedDump> {
     let input = args.open()?;
-    let Explanation { mut replay, findings, not_testable } = cause::run_search(&input, effort)?;
+    let Explanation { mut replay, findings, not_testable } = asked::run_search(&input, effort)?;
     replay.warnings.extend(input.notes());
     Ok(ExplainedDump { session: ReplaySession { input, replay, findings }, not_testable })
 }
