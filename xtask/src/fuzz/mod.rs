@@ -343,6 +343,7 @@ fn explained(folder: &Path) -> Result<()> {
         profile,
         cache,
         are_tokens_known: true,
+        is_by_the_reference: true,
     };
     let recording = Recording { program: &program, weights: &weights };
     let effort = Effort { quick: true, ..Effort::default() };

@@ -71,7 +71,7 @@ pub(super) fn another(
     }
     let places: HashSet<Place> = wrong.iter().map(|&tap| held.place(tap)).collect();
     let right_if = |recording: &Recording<'_>, profile: Profile| -> Result<Option<f64>, ReplayError> {
-        let candidate = Candidate { profile, ..*candidate };
+        let candidate = Candidate { profile, is_by_the_reference: false, ..*candidate };
         let again =
             ProgramReplay::run(recording, &candidate, &mut |done, total| progress("another arithmetic", done, total))?;
         let again = again.replays;

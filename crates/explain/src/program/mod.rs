@@ -76,6 +76,8 @@ pub struct Candidate<'a> {
     pub cache: (Cache, CacheSaidBy),
     /// Whether the program's tokens are those that it was fed: what reads them is judged only then.
     pub are_tokens_known: bool,
+    /// Whether the reference's own values show how far a right run may be off: not where other weights are tried than it ran with.
+    pub is_by_the_reference: bool,
 }
 
 /// What says in which type keys and values are kept.
@@ -118,6 +120,7 @@ impl<'a> Candidate<'a> {
             profile: profile(session.options.profile, session.options.cache),
             cache: (session.options.cache, CacheSaidBy::of(session)),
             are_tokens_known: true,
+            is_by_the_reference: true,
         }
     }
 

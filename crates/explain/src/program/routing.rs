@@ -35,6 +35,9 @@ impl Routed {
     /// When a file or a weight cannot be read.
     pub(crate) fn of(recording: &Recording<'_>, candidate: &Candidate<'_>) -> Result<Routed, ReplayError> {
         let held = Held::of(recording, candidate, None)?;
+        // What the candidate holds of a norm's parts is what the rest is made of.
+        let in_parts = recording.program.with_norms_in_parts(|tap| held.is_recorded(tap));
+        let recording = &Recording { program: in_parts.as_ref().unwrap_or(recording.program), ..*recording };
         let mut chosen: HashMap<usize, Tensor<'static>> = HashMap::new();
         let mut computed: HashMap<Place, Tensor<'static>> = HashMap::new();
         let (mut undecided, mut counts) = (HashSet::new(), HashMap::new());
@@ -62,7 +65,7 @@ impl Routed {
         let Some(program) = recording.program.with_choices(&chosen) else {
             let mut held = held;
             let notes = settle(recording, candidate, &mut held)?;
-            return Ok(Routed { program: None, held, undecided, counts, notes });
+            return Ok(Routed { program: in_parts, held, undecided, counts, notes });
         };
         let mut held = Held::of(&Recording { program: &program, ..*recording }, candidate, Some(recording.program))?;
         for tap in program.choices() {

@@ -15,6 +15,8 @@ pub(crate) const EDGE_ROOM: f64 = 2.0;
 pub(crate) const EDGES: f64 = 0.01;
 /// Up to this many times what rounding costs, nobody can tell another rounding from a fault.
 pub(crate) const OWN_ROUNDING: f64 = 4.0;
+/// What an arithmetic in f32 leaves of the reference's own values at the most: a table of f16 leaves up to a tenth of it.
+pub(crate) const MOST_OF_THE_REFERENCE: f64 = 1e-5;
 /// How many times as far off as the reference itself a tap may be.
 pub(crate) const REFERENCE_ROOM: f64 = 2.0;
 /// How much more than the error of inputs moved by chance the rounding of inputs may cost.

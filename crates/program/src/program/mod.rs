@@ -4,6 +4,7 @@ pub(crate) mod check;
 pub(crate) mod flow;
 mod format;
 mod lower;
+mod parts;
 mod plan;
 pub(crate) mod read;
 mod stored;

@@ -335,7 +335,9 @@ fn of_product(context: &Context<'_>, op: usize) -> Vec<Form> {
         (false, true) => (b, a, 1),
         _ => return Vec::new(),
     };
-    let normed = context.call(op).any(|at| matches!(context.base(at), "rsqrt" | "sqrt" | "std" | "var"));
+    let is_kernel = |at: usize| matches!(context.base(at), "rms_norm" | "layer_norm");
+    let normed = context.call(op).any(|at| matches!(context.base(at), "rsqrt" | "sqrt" | "std" | "var"))
+        || context.maker(op, x).is_some_and(is_kernel);
     if !normed || !context.is_activation(x) {
         return Vec::new();
     }

@@ -33,7 +33,9 @@ use crate::replay::reason::{Reason, UnfitInput};
 use crate::replay::residual::{Fit, added};
 use crate::replay::right::distance;
 use crate::replay::{Replay, ReplayError, Replayed, Routing, can_be_read};
-use crate::tolerance::replay::{FEW_ROWS, INPUT_ROOM, NORM_AND_GAIN, REFERENCE_ROOM, TABLE_SHARE};
+use crate::tolerance::replay::{
+    FEW_ROWS, INPUT_ROOM, MOST_OF_THE_REFERENCE, NORM_AND_GAIN, REFERENCE_ROOM, TABLE_SHARE,
+};
 
 /// What is known while taps are judged.
 pub(super) struct Judge<'r> {
@@ -412,7 +414,8 @@ impl<'r> Judge<'r> {
 
     /// How far the reference's own value of a tap is off what comes of the reference's own values above it.
     fn off_by_itself(&mut self, it: &Judged<'_>) -> Option<f64> {
-        if self.is_same_run || it.part.is_some() {
+        let candidate = self.candidate;
+        if self.is_same_run || it.part.is_some() || !candidate.is_by_the_reference || is_coarse(candidate.profile) {
             return None;
         }
         let (program, values) = (self.program(), self.candidate.values);
@@ -424,7 +427,8 @@ impl<'r> Judge<'r> {
         let made = it.slice.evaluate(&self.bench, &|tap| above.get(&tap).map(Tensor::view), &[]).ok()?;
         let exact = array(&made);
         let off = distance(self.places[it.tap].tap.last_site(), &exact, &own);
-        (exact.shape() == own.shape() && off.is_finite()).then_some(off)
+        // More is no rounding: the program runs with the candidate's choices, and those are not the reference's.
+        (exact.shape() == own.shape() && off <= MOST_OF_THE_REFERENCE).then_some(off)
     }
 
     /// A wrong tap is not judged where nobody knows what it reads: other experts, positions that are not held, no numbers.

@@ -1,0 +1,76 @@
+//! Norms in their parts: of a norm whose values before the gain, or before the bias, are known, that part alone is what makes the rest.
+
+use std::collections::HashSet;
+
+use crate::program::{Operation, Parts, Program};
+use crate::value::operand::Operand;
+use crate::value::view::View;
+
+impl Program {
+    /// The program in which a norm with a gain goes on from its values without one, and one with a bias from those without that, where these are a tap for
+    /// which `is_known` holds; `None` where there is none. Operations and taps keep their numbers.
+    pub fn with_norms_in_parts(&self, is_known: impl Fn(usize) -> bool) -> Option<Program> {
+        let known: HashSet<(usize, usize)> =
+            (0..self.taps.len()).filter(|&tap| is_known(tap)).map(|tap| held(&self.taps[tap].view)).collect();
+        let mut ops = self.ops.clone();
+        let mut is_other = false;
+        for step in &self.steps {
+            for at in step.ops.clone() {
+                let before = &self.ops[step.ops.start..at];
+                if let Some(part) = part_of(&self.ops[at], before).filter(|part| known.contains(&held(&part.0))) {
+                    let (made, name, weight) = part;
+                    let operands = vec![Operand::View(made), weight];
+                    ops[at] = Operation { name: name.into(), operands, keywords: Vec::new(), ..self.ops[at].clone() };
+                    is_other = true;
+                }
+            }
+        }
+        let parts = || Parts {
+            source: self.source.clone(),
+            model: self.model.clone(),
+            folder: self.folder.clone(),
+            weights: self.weights.clone(),
+            inputs: self.inputs.clone(),
+            given: self.given.clone(),
+            buffers: self.buffers.clone(),
+            ops,
+            steps: self.steps.clone(),
+            taps: self.taps.clone(),
+            files: self.files.clone(),
+            scopes: self.scopes.clone(),
+        };
+        is_other.then(|| Program { recorded: self.recorded, ..parts().program() })
+    }
+}
+
+/// A buffer, and how much of it.
+fn held(view: &View) -> (usize, usize) {
+    (view.buffer, view.elements())
+}
+
+/// What a norm goes on from, by which operation, and with which weight.
+fn part_of(norm: &Operation, before: &[Operation]) -> Option<(View, &'static str, Operand)> {
+    if !matches!(norm.base(), "rms_norm" | "layer_norm") {
+        return None;
+    }
+    let made = |op: &Operation| op.outputs.first().cloned().flatten();
+    let without_gain = |other: &&Operation| {
+        let place = if norm.base() == "layer_norm" { 4 } else { 3 };
+        let is_bare = other.operands.iter().skip(2).take(place - 2).all(|weight| matches!(weight, Operand::None));
+        other.name == norm.name
+            && is_bare
+            && other.operands.first() == norm.operands.first()
+            && other.operands.get(place) == norm.operands.get(place)
+    };
+    let bare = made(before.iter().rev().find(without_gain)?)?;
+    match (norm.base(), &norm.operands[..]) {
+        ("rms_norm", [_, _, gain @ Operand::View(_), ..]) => Some((bare, "mul.Tensor", gain.clone())),
+        ("layer_norm", [_, _, gain @ Operand::View(_), Operand::None, ..]) => Some((bare, "mul.Tensor", gain.clone())),
+        ("layer_norm", [_, _, gain @ Operand::View(_), bias @ Operand::View(_), ..]) => {
+            let weighs =
+                |op: &&Operation| op.base() == "mul" && op.operands[..] == [Operand::View(bare.clone()), gain.clone()];
+            Some((made(before.iter().rev().find(weighs)?)?, "add.Tensor", bias.clone()))
+        }
+        _ => None,
+    }
+}
