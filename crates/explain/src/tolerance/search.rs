@@ -66,6 +66,8 @@ pub(crate) const OWN_FAULT: f64 = 0.3;
 
 /// Another order of an axis may cost so many bits.
 pub(crate) const ORDER_BITS: f64 = 11.0;
+/// What it costs to say that a tensor is nothing but zeros.
+pub(crate) const NOTHING_BITS: f64 = 4.0;
 /// A function may cost so many.
 pub(crate) const FUNCTION_BITS: f64 = 6.0;
 /// Edits that cost so many bits more than the first that gives the numbers, and give them too, are said beside it.

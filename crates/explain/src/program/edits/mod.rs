@@ -29,7 +29,7 @@ use crate::program::arrays::{array, floats};
 use crate::program::change::{FunctionOfTensor as Function, computed, kept, other_operand, renamed};
 use crate::program::edits::slots::{Slot, slots};
 use crate::program::form::Form;
-use crate::tolerance::search::{AS_GOOD_AS_ONE, FUNCTION_BITS, ORDER_BITS};
+use crate::tolerance::search::{AS_GOOD_AS_ONE, FUNCTION_BITS, NOTHING_BITS, ORDER_BITS};
 
 /// A form, and its price in bits.
 pub(super) struct Priced {
@@ -43,8 +43,6 @@ const LARGEST: usize = 300;
 const LONGEST: usize = 4096;
 /// Operations that multiply with a matrix, or look rows of one up.
 const PRODUCTS: [&str; 6] = ["linear", "addmm", "mm", "bmm", "matmul", "embedding"];
-/// What it costs to say that a tensor is nothing but zeros.
-const NOTHING_BITS: f64 = 4.0;
 /// So many forms are listed at most, the cheapest.
 const MOST: usize = 9000;
 /// Tensors of which each is tried in the place of another.
