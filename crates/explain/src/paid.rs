@@ -24,11 +24,13 @@ pub(crate) fn evidence(
     let shown = |x: &f64| if is_masked(site, *x) { f64::NEG_INFINITY } else { *x };
     let numbers = own.iter().zip(right).zip(claimed);
     let carried = Evidence::of(numbers.map(|((own, right), claimed)| [shown(own), shown(right), shown(claimed)]), unit);
+    if !shows_one_number_a_row {
+        return carried;
+    }
     match rows_off(site, own, right, unit) {
         // What is within rounding shows itself in which numbers are rounded otherwise, not in the size of a row.
         0 => carried,
-        rows if shows_one_number_a_row => carried.at_most(rows, unit),
-        _ => carried,
+        rows => carried.at_most(rows, unit),
     }
 }
 

@@ -37,6 +37,33 @@ impl Replays {
         let noise = self.noise.get(&tap.report.place).copied().unwrap_or_default();
         operation(tap.report.place, &tap.report.op, profile, !tap.through.is_empty(), noise)
     }
+
+    /// The program's taps that are wrong by themselves, in their order.
+    pub(super) fn wrong(&self) -> impl Iterator<Item = usize> {
+        let wrong = self.replay.taps.iter().zip(&self.taps).filter(|(t, _)| t.report.status == Status::Diverged);
+        wrong.map(|(_, tap)| *tap)
+    }
+
+    /// For each operation the taps that are right, and made of it by what was recorded.
+    pub(super) fn readers(&self, program: &Program, held: &Held) -> HashMap<usize, Vec<usize>> {
+        let mut readers: HashMap<usize, Vec<usize>> = HashMap::new();
+        let right = self.replay.taps.iter().zip(&self.taps).filter(|(t, _)| t.report.status.agrees() && t.is_blamed());
+        for &tap in right.map(|(_, tap)| tap).filter(|&&tap| held.goes_on_with(tap)) {
+            let slice = held.slice(program, tap);
+            if !reads_large(program, &slice) {
+                slice.ops().for_each(|op| readers.entry(op).or_default().push(tap));
+            }
+        }
+        readers
+    }
+
+    pub(super) fn of(&self, place: Place) -> Option<&Replayed> {
+        self.replay.taps.iter().find(|t| t.report.place == place)
+    }
+
+    pub(super) fn of_mut(&mut self, place: Place) -> Option<&mut Replayed> {
+        self.replay.taps.iter_mut().find(|t| t.report.place == place)
+    }
 }
 
 /// What recording a place costs, by how much right runs differ there, and what rounding costs where that was measured.
@@ -65,34 +92,5 @@ pub(super) fn operation(
         stored,
         spread,
         condition,
-    }
-}
-
-impl Replays {
-    /// The program's taps that are wrong by themselves, in their order.
-    pub(super) fn wrong(&self) -> impl Iterator<Item = usize> {
-        let wrong = self.replay.taps.iter().zip(&self.taps).filter(|(t, _)| t.report.status == Status::Diverged);
-        wrong.map(|(_, tap)| *tap)
-    }
-
-    /// For each operation the taps that are right, and made of it by what was recorded.
-    pub(super) fn readers(&self, program: &Program, held: &Held) -> HashMap<usize, Vec<usize>> {
-        let mut readers: HashMap<usize, Vec<usize>> = HashMap::new();
-        let right = self.replay.taps.iter().zip(&self.taps).filter(|(t, _)| t.report.status.agrees() && t.is_blamed());
-        for &tap in right.map(|(_, tap)| tap).filter(|&&tap| held.goes_on_with(tap)) {
-            let slice = held.slice(program, tap);
-            if !reads_large(program, &slice) {
-                slice.ops().for_each(|op| readers.entry(op).or_default().push(tap));
-            }
-        }
-        readers
-    }
-
-    pub(super) fn of(&self, place: Place) -> Option<&Replayed> {
-        self.replay.taps.iter().find(|t| t.report.place == place)
-    }
-
-    pub(super) fn of_mut(&mut self, place: Place) -> Option<&mut Replayed> {
-        self.replay.taps.iter_mut().find(|t| t.report.place == place)
     }
 }

@@ -12,20 +12,21 @@ impl Program {
     pub fn with_norms_in_parts(&self, is_known: impl Fn(usize) -> bool) -> Option<Program> {
         let known: HashSet<(usize, usize)> =
             (0..self.taps.len()).filter(|&tap| is_known(tap)).map(|tap| held(&self.taps[tap].view)).collect();
-        let mut ops = self.ops.clone();
-        let mut is_other = false;
-        for step in &self.steps {
-            for at in step.ops.clone() {
-                let before = &self.ops[step.ops.start..at];
-                if let Some(part) = part_of(&self.ops[at], before).filter(|part| known.contains(&held(&part.0))) {
-                    let (made, name, weight) = part;
-                    let operands = vec![Operand::View(made), weight];
-                    ops[at] = Operation { name: name.into(), operands, keywords: Vec::new(), ..self.ops[at].clone() };
-                    is_other = true;
-                }
-            }
+        let part = |start: usize, at: usize| {
+            let part = part_of(&self.ops[at], &self.ops[start..at]).filter(|part| known.contains(&held(&part.0)))?;
+            Some((at, part))
+        };
+        let steps = self.steps.iter().map(|step| step.ops.clone());
+        let others: Vec<_> = steps.flat_map(|ops| ops.clone().filter_map(move |at| part(ops.start, at))).collect();
+        if others.is_empty() {
+            return None;
         }
-        let parts = || Parts {
+        let mut ops = self.ops.clone();
+        for (at, (made, name, weight)) in others {
+            let operands = vec![Operand::View(made), weight];
+            ops[at] = Operation { name: name.into(), operands, keywords: Vec::new(), ..self.ops[at].clone() };
+        }
+        let parts = Parts {
             source: self.source.clone(),
             model: self.model.clone(),
             folder: self.folder.clone(),
@@ -39,7 +40,7 @@ impl Program {
             files: self.files.clone(),
             scopes: self.scopes.clone(),
         };
-        is_other.then(|| Program { recorded: self.recorded, ..parts().program() })
+        Some(Program { recorded: self.recorded, ..parts.program() })
     }
 }
 

@@ -46,6 +46,8 @@ pub(super) struct Judge<'r> {
     reports: HashMap<Place, &'r TapReport>,
     /// Choices of another number of experts than the reference's: theirs, and its.
     counts: &'r HashMap<Place, [usize; 2]>,
+    /// The operations that make those choices.
+    counted: BTreeSet<usize>,
     pub(super) lockstep: Lockstep<'r>,
     bench: Bench<'r>,
     rounded: Option<Bench<'r>>,
@@ -109,6 +111,8 @@ impl<'r> Judge<'r> {
             };
             Some((program.taps()[tap].op, why))
         };
+        let is_counted = |&tap: &usize| counts.contains_key(&held.place(tap));
+        let counted = (0..program.taps().len()).filter(is_counted).map(|tap| program.taps()[tap].op).collect();
         Judge {
             recording,
             candidate,
@@ -130,6 +134,7 @@ impl<'r> Judge<'r> {
             is_right_at_the_end: !is_same_run && is_right_at_every_end(program, held, &reports),
             reports,
             counts,
+            counted,
             taps: Vec::new(),
             numbers: Vec::new(),
             held,
@@ -227,12 +232,7 @@ impl<'r> Judge<'r> {
 
     /// The choices that are not known of what a slice makes: those made in it, and of another number of experts those whose whole order it reads.
     fn open_choices(&self, slice: &Slice<'_>) -> impl Iterator<Item = usize> {
-        let (taps, chosen) = (self.program().taps(), self.counts.keys());
-        let counted: BTreeSet<usize> = (0..taps.len())
-            .filter(|&tap| chosen.clone().any(|place| *place == self.places[tap]))
-            .map(|tap| taps[tap].op)
-            .collect();
-        let read = slice.known().map(|tap| taps[tap].op).filter(move |op| counted.contains(op));
+        let read = slice.known().map(|tap| self.program().taps()[tap].op).filter(|op| self.counted.contains(op));
         slice.ops().chain(read).filter(|op| self.open_at.contains_key(op))
     }
 
@@ -302,7 +302,7 @@ impl<'r> Judge<'r> {
             return Ok(chosen(self.unchecked(tap), &it.own, &due, own_unit(candidate.profile), is_moved));
         }
         let (is_whole, places) = (it.part.is_none() && !it.is_in_own_order, &self.places);
-        let reference = |tap: usize| tensor(&program.taps()[tap], candidate.values.reference(places[tap]).ok()??);
+        let reference = |tap: usize| of_the_reference(program, candidate, tap, places[tap]);
         let standing = self.orders.settle((program, &self.bench), slice, is_whole, self.held, &mut it.own, &reference);
         if self.held.is_kept(tap) {
             let site = place.tap.last_site();
@@ -418,8 +418,8 @@ impl<'r> Judge<'r> {
         if self.is_same_run || it.part.is_some() || !candidate.is_by_the_reference || is_coarse(candidate.profile) {
             return None;
         }
-        let (program, values) = (self.program(), self.candidate.values);
-        let reference = |tap: usize| tensor(&program.taps()[tap], values.reference(self.places[tap]).ok()??);
+        let program = self.program();
+        let reference = |tap: usize| of_the_reference(program, candidate, tap, self.places[tap]);
         let own = array(&reference(it.tap)?);
         let above: HashMap<usize, Tensor<'static>> =
             it.slice.known().map(|tap| Some((tap, reference(tap)?))).collect::<Option<_>>()?;
@@ -649,6 +649,11 @@ fn beside_the_reference(
     };
     let as_compared = |report: &TapReport| TapReport { op: blank.report.op.clone(), reason: None, ..report.clone() };
     Replayed { reason, ..report.map_or_else(|| blank.clone(), |report| Replayed::of(as_compared(report))) }
+}
+
+/// The reference's own value of a tap, as the program takes it.
+fn of_the_reference(program: &Program, candidate: &Candidate<'_>, tap: usize, place: Place) -> Option<Tensor<'static>> {
+    tensor(&program.taps()[tap], candidate.values.reference(place).ok()??)
 }
 
 /// What comes out at a tap of the candidate's own values.
