@@ -35,7 +35,7 @@ pub(crate) fn leave_out(
     let bench = |arithmetic| Bench::new(recording.program, arithmetic, recording.weights);
     let mut benches = (bench(candidate.exact()), candidate.arithmetic().map(bench));
     let mut trial = Trial::new(recording, candidate, held, replays, &mut benches);
-    let shifted = shifted(&mut trial)?;
+    let (shifted, unread) = (shifted(&mut trial)?, without_numbers(&trial));
     let (mut all, mut unmasked) = (Vec::new(), Vec::new());
     for found in taken_back(&mut trial)? {
         if let Some(judged) = right_without(&mut trial, found.reader, &(&found.wrong | &found.between))? {
@@ -63,11 +63,12 @@ pub(crate) fn leave_out(
         held.close(scores);
         unmasked.extend([(scores, of_scores), of_probs]);
     }
-    for (tap, reader) in shifted {
+    let went_on = |all: Vec<(usize, usize)>, is_taken_back| all.into_iter().map(move |one| (one, is_taken_back));
+    for ((tap, reader), is_taken_back) in went_on(shifted, true).chain(went_on(unread, false)) {
         let reader = held.place(reader);
         held.close(tap);
         if let Some(replayed) = replays.of_mut(held.place(tap)) {
-            replayed.is_right_again_at(reader, true);
+            replayed.is_right_again_at(reader, is_taken_back);
         }
     }
     replays.replay.warnings.extend((!unmasked.is_empty()).then(|| UNMASKED.to_owned()));
@@ -98,6 +99,23 @@ fn shifted(trial: &mut Trial<'_, '_>) -> Done<Vec<(usize, usize)>> {
         all.extend(readers.first().filter(|_| are_right).map(|&reader| (at, reader)));
     }
     Ok(all)
+}
+
+/// Wrong taps that hold NaN or infinities where all that is made on their way is right: the engine has not gone on with what was recorded. Each with one of those.
+fn without_numbers(trial: &Trial<'_, '_>) -> Vec<(usize, usize)> {
+    let mut all = Vec::new();
+    for at in trial.all().into_iter().filter(|&at| trial.judged(at).is_some_and(Replayed::is_at_fault)) {
+        let place = trial.place(at);
+        let passes = |&reader: &usize| {
+            let step = trial.place(reader).step;
+            step == place.step && trial.judged(reader).is_some_and(|judged| judged.through.contains(&place.tap))
+        };
+        let mut behind = trial.all().into_iter().filter(passes).peekable();
+        let first = behind.peek().copied();
+        let are_right = behind.all(|reader| trial.judged(reader).is_some_and(|judged| judged.report.status.agrees()));
+        all.extend(first.filter(|_| are_right && !trial.holds_numbers(at)).map(|reader| (at, reader)));
+    }
+    all
 }
 
 /// Scores that are right but for the mask, and probabilities that are not made of these, nor right: nearer to what is made of masked ones, and a softmax of

@@ -15,7 +15,7 @@ use crate::program::slices::reads_large;
 use crate::program::{Candidate, Recording};
 use crate::replay::operation::Operation;
 use crate::replay::right::both_count;
-use crate::replay::{Done, Replayed};
+use crate::replay::{Done, Replayed, can_be_read};
 use crate::tolerance::replay::ADDS_UP;
 
 /// Whether one tap is made of another, by whatever lies between.
@@ -82,6 +82,11 @@ impl<'t, 'b> Trial<'t, 'b> {
         let (from, through) = (before.from.clone(), before.through.clone());
         let judged = Replayed { from, through, ..operation.judged(&own, &right, &exact) };
         judged.report.status.agrees().then_some(judged)
+    }
+
+    /// Whether what was recorded can be computed with.
+    pub(super) fn holds_numbers(&self, tap: usize) -> bool {
+        self.held.recorded(tap).is_some_and(|own| can_be_read(self.held.place(tap).tap.last_site(), &own))
     }
 
     /// Whether each row is off by one number, up to rounding, where it counts.
