@@ -187,7 +187,11 @@ impl MeasuredLaw {
     /// How sure it is, in words.
     pub fn proof(&self) -> String {
         let of_what = if self.is_of_scores { IN_PROBABILITIES } else { "" };
-        let left = format!("leaves NMSE {} of {}{of_what}", number(self.residual_nmse), number(self.before_nmse));
+        let before = match self.before_nmse.is_finite() {
+            true => format!(" of {}", number(self.before_nmse)),
+            false => ", where without it some value is not finite".to_owned(),
+        };
+        let left = format!("leaves NMSE {}{before}{of_what}", number(self.residual_nmse));
         let on = match self.proved_on.held_out.len() {
             0 => {
                 let places = match self.proved_on.fitted.len() {

@@ -39,7 +39,13 @@ pub(super) fn not_recorded(run: &InspectedDump<'_>) -> Vec<String> {
             unseen.push(text.to_owned());
         }
     };
-    absent(has(Site::Probs), "attention (no probs)");
+    // Of a model of several stacks, an encoder and a decoder, what is in a stack is not looked at.
+    let in_stacks = |site: Site| entries.iter().find(|e| e.tap.site != site && e.tap.last_site() == site);
+    let or_in_stacks = |what: &str, site: Site, no: &str| match in_stacks(site) {
+        Some(entry) => format!("{what} of several stacks ({})", entry.tap),
+        None => format!("{what} ({no})"),
+    };
+    absent(has(Site::Probs), &or_in_stacks("attention", Site::Probs, "no probs"));
     let batch = run.dump.meta().sequences.is_some();
     let why = match batch {
         true => "what depends on positions: a batch of several sequences (--sequence looks at one)",
@@ -51,10 +57,10 @@ pub(super) fn not_recorded(run: &InspectedDump<'_>) -> Vec<String> {
     };
     let (q, k) = (pair(Site::QRope, [Site::Q, Site::QNorm]), pair(Site::KRope, [Site::K, Site::KNorm]));
     absent(q || k, "rotation (no q with q_rope, no k with k_rope)");
-    absent(has(Site::H), "the stream over layers (no h)");
+    absent(has(Site::H), &or_in_stacks("the stream over layers", Site::H, "no h"));
     absent(
         has(Site::HAttn) && (has(Site::AttnOut) || has(Site::AttnPostNorm)),
-        "residual adds (no h_attn with attn_out)",
+        &or_in_stacks("residual adds", Site::HAttn, "no h_attn with attn_out"),
     );
     absent(has(Site::Logits), "logits");
     let shapes: Vec<&Entry> =

@@ -29,6 +29,8 @@ pub(crate) static PRECISION: Mistake = Mistake {
                 "bf16 weights and inputs",
                 "f16 inputs",
                 "bf16 inputs",
+                "tf32 weights and inputs",
+                "tf32 inputs",
             ],
         ),
         Param::other("weights", "to how few bits, and what shares a scale"),

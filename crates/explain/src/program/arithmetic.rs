@@ -1,5 +1,5 @@
-//! Is every operation right, in another arithmetic than the candidate's dump says? Weights that are rounded to 16 bits are imitated, and a run whose values
-//! are all of 16 bits is judged as one. It is said only where nothing at all stays wrong.
+//! Is every operation right, in another arithmetic than the candidate's dump says? Weights that are rounded to 16 bits are imitated, which is said only where
+//! nothing at all stays wrong. A run whose values are all of 16 bits is judged as one.
 
 use std::collections::{BTreeSet, HashSet};
 
@@ -18,18 +18,28 @@ use crate::program::replays::{ProgramReplay, Replays};
 use crate::program::{Candidate, Recording};
 use crate::replay::{ReplayError, Replayed};
 
-/// A float of 16 bits, and what it is called.
+/// A float of fewer bits than f32, and what it is called.
 #[derive(Clone, Copy)]
-pub(super) struct Half {
+pub(super) struct Narrow {
     pub(super) name: &'static str,
-    profile: Profile,
+    /// How a run is judged that stores such numbers; `None` of a type in which nothing is stored, as units of products take it.
+    pub(super) profile: Option<Profile>,
     pub(super) round: fn(f64) -> f64,
 }
 
-pub(super) const HALVES: [Half; 2] = [
-    Half { name: "bf16", profile: Profile::Bf16, round: |x| to_bf16(x).to_f64() },
-    Half { name: "f16", profile: Profile::F16, round: |x| to_f16(x).to_f64() },
+pub(super) const NARROW: [Narrow; 3] = [
+    Narrow { name: "bf16", profile: Some(Profile::Bf16), round: |x| to_bf16(x).to_f64() },
+    Narrow { name: "f16", profile: Some(Profile::F16), round: |x| to_f16(x).to_f64() },
+    Narrow { name: "tf32", profile: None, round: to_tf32 },
 ];
+
+/// The nearest number of 11 binary digits, which has f32's range; of two as near the larger, as PTX's cvt.rna.tf32 has it.
+fn to_tf32(x: f64) -> f64 {
+    const CUT: u32 = 13;
+    let x = x as f32;
+    let rounded = f32::from_bits((x.to_bits() + (1 << (CUT - 1))) >> CUT << CUT);
+    f64::from(if x.is_finite() { rounded } else { x })
+}
 
 /// Fewer wrong taps are no sign of it.
 const LEAST: usize = 3;
@@ -37,7 +47,7 @@ const LEAST: usize = 3;
 /// Weights as they are, rounded.
 struct Rounded<'a> {
     of: &'a dyn Weights,
-    half: Half,
+    half: Narrow,
     /// Vectors, such as norms have, are left as they are.
     matrices_alone: bool,
 }
@@ -70,8 +80,8 @@ pub(super) fn another(
         return Ok(None);
     }
     let places: HashSet<Place> = wrong.iter().map(|&tap| held.place(tap)).collect();
-    let right_if = |recording: &Recording<'_>, profile: Profile| -> Result<Option<f64>, ReplayError> {
-        let candidate = Candidate { profile, is_by_the_reference: false, ..*candidate };
+    let right_if = |recording: &Recording<'_>| -> Result<Option<f64>, ReplayError> {
+        let candidate = Candidate { is_by_the_reference: false, ..*candidate };
         let again =
             ProgramReplay::run(recording, &candidate, &mut |done, total| progress("another arithmetic", done, total))?;
         let again = again.replays;
@@ -81,18 +91,15 @@ pub(super) fn another(
         Ok(is_all.then(|| worst(right.into_iter())))
     };
     if most_products_are_wrong(recording.program, replays, &wrong) {
-        for (half, matrices_alone) in HALVES.iter().flat_map(|half| [(*half, false), (*half, true)]) {
+        for (half, matrices_alone) in
+            NARROW.iter().filter(|half| half.profile.is_some()).flat_map(|half| [(*half, false), (*half, true)])
+        {
             let weights = Rounded { of: recording.weights, half, matrices_alone };
             let rounded = Recording { weights: &weights, ..*recording };
-            if let Some(residual) = right_if(&rounded, candidate.profile)? {
+            if let Some(residual) = right_if(&rounded)? {
                 let format = format!("{} weights", half.name);
                 return Ok(Some(finding(recording, held, replays, &wrong, &format, residual)));
             }
-        }
-    }
-    for half in HALVES.iter().filter(|half| is_of(held, replays, half)) {
-        if let Some(residual) = right_if(recording, half.profile)? {
-            return Ok(Some(finding(recording, held, replays, &wrong, half.name, residual)));
         }
     }
     Ok(None)
@@ -108,11 +115,51 @@ fn most_products_are_wrong(program: &Program, replays: &Replays, wrong: &[usize]
     off >= LEAST && 2 * off >= products.len()
 }
 
-/// Whether nothing that was recorded has more digits than a float of 16 bits.
-fn is_of(held: &Held, replays: &Replays, half: &Half) -> bool {
-    let mut recorded = replays.taps.iter().filter_map(|&tap| held.get(tap)).peekable();
-    let same = |x: &f64| (half.round)(*x) == *x || !x.is_finite();
-    recorded.peek().is_some() && recorded.all(|tensor| tensor.to_floats().iter().all(same))
+/// A run whose values are all of 16 bits, judged as one.
+pub(super) struct Stored {
+    pub(super) judged: ProgramReplay,
+    pub(super) profile: Profile,
+    /// Says so of what is right then.
+    pub(super) finding: Finding,
+}
+
+/// The run as the type judges it in which all that was recorded is: where most of what is wrong is right then. Its dump may say another.
+///
+/// # Errors
+/// As [`replay`](crate::program::replay()).
+pub(super) fn stored(
+    recording: &Recording<'_>,
+    candidate: &Candidate<'_>,
+    (held, replays): (&Held, &Replays),
+    progress: Progress<'_>,
+) -> Result<Option<Stored>, ReplayError> {
+    let wrong: Vec<usize> = replays.wrong().collect();
+    if wrong.len() < LEAST || !matches!(candidate.profile, Profile::F32 | Profile::Exact) {
+        return Ok(None);
+    }
+    let is_of = |half: &Narrow| {
+        let same = |x: &f64| (half.round)(*x) == *x || !x.is_finite();
+        replays.taps.iter().filter_map(|&tap| held.get(tap)).all(|tensor| tensor.to_floats().iter().all(same))
+    };
+    for (half, profile) in NARROW.iter().filter_map(|half| Some((half, half.profile?))) {
+        if !is_of(half) {
+            continue;
+        }
+        let candidate = Candidate { profile, ..*candidate };
+        let judged =
+            ProgramReplay::run(recording, &candidate, &mut |done, total| progress("another arithmetic", done, total))?;
+        let right: Vec<usize> = wrong
+            .iter()
+            .copied()
+            .filter(|&tap| judged.replays.of(held.place(tap)).is_some_and(|t| t.report.status.agrees()))
+            .collect();
+        if 2 * right.len() > wrong.len() {
+            let finding = finding(recording, held, replays, &right, half.name, 0.0);
+            // How far off it is in the other arithmetic is not measured alike: the numbers themselves show it.
+            return Ok(Some(Stored { judged, profile, finding: Finding { base_nmse: 0.0, ..finding } }));
+        }
+    }
+    Ok(None)
 }
 
 /// The largest error of some taps.
@@ -140,5 +187,22 @@ fn finding(
         base_nmse: worst(replays.replay.taps.iter().filter(|tap| shown.contains(&tap.report.place))),
         shown_at: places,
         ..Finding::without_cause(Match::Reproduced)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::to_tf32;
+
+    #[test]
+    fn of_two_numbers_as_near_tf32_takes_the_larger() {
+        let last = (-10_f64).exp2();
+        for (x, due) in
+            [(1.0 + last / 2.0, 1.0 + last), (1.0 + last / 4.0, 1.0), (-1.0 - 1.5 * last, -1.0 - 2.0 * last)]
+        {
+            assert_eq!(to_tf32(x), due);
+        }
+        assert_eq!(to_tf32(f64::NEG_INFINITY), f64::NEG_INFINITY);
+        assert!((to_tf32(1e-30) / 1e-30 - 1.0).abs() < last);
     }
 }

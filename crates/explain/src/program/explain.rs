@@ -9,7 +9,7 @@ use crate::explain::finding::{other_counts, unmasked_padding};
 use crate::explain::findings::{join_named, of_no_known_positions, seen_once, show_nothing};
 use crate::explain::{A_MOMENT, Effort, Explanation, Progress, misrecorded, moved_alike};
 use crate::mistakes::precision::PRECISION;
-use crate::program::arithmetic::another;
+use crate::program::arithmetic::{another, stored};
 use crate::program::findings::{self, say_where};
 use crate::program::not_testable::not_testable;
 use crate::program::replays::ProgramReplay;
@@ -29,12 +29,19 @@ pub fn explain(
 ) -> Result<Explanation, ReplayError> {
     let begun = Instant::now();
     let mut judged = ProgramReplay::run(recording, candidate, &mut |done, total| progress("replay", done, total))?;
+    let tries_other = |begun: Instant| effort.tries(&PRECISION) && !(effort.quick && begun.elapsed() > A_MOMENT);
+    let (mut profile, mut as_declared) = (candidate.profile, None);
+    if tries_other(begun)
+        && let Some(other) = stored(&judged.recording(recording), candidate, (&judged.held, &judged.replays), progress)?
+    {
+        let declared = std::mem::replace(&mut judged, other.judged);
+        (profile, as_declared) = (other.profile, Some((declared.replays.replay, other.finding)));
+    }
+    let candidate = &Candidate { profile, ..*candidate };
     let other = judged.other_arithmetic(recording, candidate, effort);
     let (recording, held, replays) = (&judged.recording(recording), &judged.held, &judged.replays);
     let candidate = &Candidate { cache: (judged.cache, CacheSaidBy::Word), ..*candidate };
-    let is_late = effort.quick && begun.elapsed() > A_MOMENT;
-    if !is_late
-        && effort.tries(&PRECISION)
+    if tries_other(begun)
         && let Some(finding) = another(recording, candidate, held, replays, progress)?
     {
         return Ok(Explanation { replay: judged.replays.replay, findings: vec![finding], not_testable: Vec::new() });
@@ -96,5 +103,10 @@ pub fn explain(
     let not_testable = if effort.quick { Vec::new() } else { not_testable(&mut search, &findings) };
     partial::take_up(&mut judged.replays.replay, judged_behind);
     say_where(&judged.replays.replay, &mut findings);
-    Ok(Explanation { replay: judged.replays.replay, findings, not_testable })
+    let mut replay = judged.replays.replay;
+    if let Some((declared, finding)) = as_declared {
+        findings.insert(0, finding);
+        replay = declared;
+    }
+    Ok(Explanation { replay, findings, not_testable })
 }

@@ -200,7 +200,18 @@ fn account(explained: &[Explained], key: &str, kin: &str) -> Account {
     let cost = |(forms, found): (usize, &Reproduced)| -> f64 {
         found.forms().map(|form| price(form.mistake, &form.params, forms)).sum()
     };
-    let evidence = found.clone().fold(Evidence::default(), |all, (_, found)| all.and(found.evidence));
+    // What nobody lists and is made once, for all layers, is shown once.
+    let mut shown: Vec<(Vec<At>, Evidence)> = Vec::new();
+    for (_, found) in found.clone() {
+        let at: Vec<At> = found.forms().flat_map(|form| form.edits.iter().map(|edit| edit.at)).collect();
+        let is_once = found.forms().any(|form| form.mistake.is_unlisted);
+        match shown.iter_mut().find(|(known, _)| is_once && *known == at) {
+            Some((_, known)) if known.bits >= found.evidence.bits => {}
+            Some((_, known)) => *known = found.evidence,
+            None => shown.push((at, found.evidence)),
+        }
+    }
+    let evidence = shown.into_iter().fold(Evidence::default(), |all, (_, carried)| all.and(carried));
     evidence.against(found.map(cost).fold(0.0, f64::max))
 }
 

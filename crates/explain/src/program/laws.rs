@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use firstdiff_compare::{Place, is_masked};
 use firstdiff_core::softmax;
-use firstdiff_laws::Kind;
+use firstdiff_laws::{Form, Kind};
 use firstdiff_model::Profile;
 use firstdiff_program::{Arithmetic, At, Bench, DType, Edit, Operand, Program, Slice, Tensor, Values, View};
 use firstdiff_trace::Site;
@@ -43,10 +43,18 @@ pub(crate) fn measure(
             let known = weights.get_or_init(|| weights_of(recording, held));
             let measured = of_finding(recording, candidate, held, replay, known, finding);
             let begins_later = begins_later(finding, replay);
+            // Scores that are right where they were recorded are no mistake of what makes them. Which are hidden may be settled behind them.
+            let of_scores = |found: &Measured| matches!(found.law.form, Form::ScoreScale | Form::ScoreFunction);
+            let is_behind = measured.as_ref().is_some_and(of_scores) && reads_right_scores(finding, replay);
             let may_be = |mistake: &Mistake| {
-                effort.tries(mistake) && !(begins_later && mistake.begins_later == BeginsLater::Never)
+                effort.tries(mistake)
+                    && !(begins_later && mistake.begins_later == BeginsLater::Never)
+                    && !(is_behind && mistake.at == [Site::Scores])
             };
             finding.take_law(measured, &may_be);
+            if is_behind && finding.cause.is_none() {
+                finding.note.get_or_insert_with(|| READS_RIGHT_SCORES.to_owned());
+            }
         }
     };
     of(findings, &|finding| finding.asks_for_a_law() && !finding.is_decoded());
@@ -63,6 +71,19 @@ pub(crate) fn measure(
     }
     of(findings, &|finding| finding.asks_for_a_law() && finding.is_decoded());
     of(findings, &|finding| finding.is_coarse(candidate.profile) && !finding.is_decoded());
+}
+
+/// What is said of a law of the scores where those that were recorded are right.
+const READS_RIGHT_SCORES: &str = "the scores that were recorded are right: look at what is done with them here";
+
+/// Whether it is shown at probabilities whose scores were recorded and are right.
+fn reads_right_scores(finding: &Finding, replay: &Replay) -> bool {
+    let is_of = |place: Place, at: Place| place.tap.last_site() == Site::Scores && place.tap.block() == at.tap.block();
+    let is_right = |at: &Place| {
+        let scores = replay.taps.iter().find(|t| t.report.place.step == at.step && is_of(t.report.place, *at));
+        scores.is_some_and(|t| t.report.status.agrees() && t.is_blamed())
+    };
+    finding.shown_at.iter().all(|at| at.tap.last_site() == Site::Probs && is_right(at))
 }
 
 /// Whether it is shown behind a decode step of which the same tap is right.

@@ -1,7 +1,7 @@
 //! Is a mistake tried wherever it can be made, and by every name it has? And is it said not to show only where it could not?
 
 use firstdiff_explain::explain::{Explanation, Match};
-use firstdiff_trace::{Site, Tap};
+use firstdiff_trace::{Dump, Site, Tap};
 
 use crate::again::{changed, values};
 
@@ -211,4 +211,50 @@ fn what_comes_near_is_said_to_leave_for_each_place_and_not_the_first() {
     let (least, most) = finding.least_and_most_left().unwrap();
     assert_eq!((finding.remainders.len(), least.place.step, most.place.step), (2, 0, 1));
     assert!(most.residual_nmse > 100.0 * least.residual_nmse && most.residual_nmse == finding.residual_nmse);
+}
+
+/// What is recorded up to a tap of the first layer.
+fn up_to(last: Site, x: &dyn Fn(&Dump, Tap, Vec<f32>) -> Vec<f32>) -> Explanation {
+    let order = [Site::H0, Site::AttnNorm, Site::Q, Site::K, Site::QRope, Site::KRope, Site::Scores, Site::Probs];
+    let order: Vec<Site> = order.into_iter().chain([Site::HAttn, Site::FfnNorm]).collect();
+    let is_before = |tap: Tap| order.iter().take_while(|site| **site != last).any(|site| *site == tap.site);
+    changed("llama", "golden/llama-torch", &|dump, tap, step, values| {
+        let is_kept = step == 0 && tap.layer != Some(1) && (is_before(tap) || tap.site == last);
+        is_kept.then(|| if tap.site == last { x(dump, tap, values) } else { values })
+    })
+}
+
+#[test]
+fn a_cause_of_scores_is_none_where_the_scores_are_right() {
+    let uniform = |_: &Dump, _: Tap, x: Vec<f32>| {
+        let keys = (1..).find(|keys| keys * keys == x.len() / 6).unwrap();
+        x.chunks(keys)
+            .flat_map(|row| row.iter().map(|p| f32::from(*p > 0.0) / row.iter().filter(|p| **p > 0.0).count() as f32))
+            .collect()
+    };
+    let explanation = up_to(Site::Probs, &uniform);
+    assert!(causes(&explanation).is_empty(), "{:?}", causes(&explanation));
+    let note = explanation.findings[0].note.as_deref().unwrap();
+    assert!(note.starts_with("the scores that were recorded are right"), "{note}");
+}
+
+#[test]
+fn what_another_tap_holds_is_read_from_there_and_no_two_mistakes() {
+    let explanation = up_to(Site::FfnNorm, &|dump, tap, _| values(dump, Tap { site: Site::AttnNorm, ..tap }, 0));
+    assert!(causes(&explanation).is_empty(), "{:?}", causes(&explanation));
+    let words = &explanation.findings[0].measured.as_ref().unwrap().law.words;
+    assert!(words.starts_with("it is computed of attn_norm"), "{words}");
+}
+
+#[test]
+fn a_run_of_bf16_numbers_is_judged_as_one_and_a_mistake_in_it_is_told() {
+    let right = changed("llama", "golden/llama-torch", &|_, _, _, x| Some(x.into_iter().map(bf16).collect()));
+    assert_eq!(causes(&right), ["precision format \"bf16\""]);
+    let is_wrong = |tap: Tap| tap == Tap::layer(1, Site::V);
+    let wrong = changed("llama", "golden/llama-torch", &|_, tap, _, x| {
+        (!matches!(tap.site, Site::Context))
+            .then(|| x.into_iter().map(|x| bf16(if is_wrong(tap) { 1.25 * x } else { x })).collect())
+    });
+    let found: Vec<String> = wrong.findings[1..].iter().flat_map(|f| &f.taps).map(ToString::to_string).collect();
+    assert_eq!((wrong.findings[0].cause.as_ref().unwrap().id, found[0].as_str()), ("precision", "layers.1.v"));
 }

@@ -56,6 +56,11 @@ fn what_a_buffer_held_too_early_or_another_one_blames_no_operation() {
         Some(if tap == Tap::layer(0, Site::AttnNorm) { values(dump, stream, step) } else { x })
     });
     only_recorded_wrongly(&normed, &["layers.0.attn_norm"], "layers.0.k");
+    let nan = changed("llama", torch, &|_, tap, step, mut x| {
+        x[7] = if tap == Tap::layer(1, Site::FfnUp) && step == 0 { f32::NAN } else { x[7] };
+        Some(x)
+    });
+    only_recorded_wrongly(&nan, &["layers.1.ffn_up"], "layers.1.ffn_act");
 }
 
 #[test]

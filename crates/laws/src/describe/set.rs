@@ -103,7 +103,9 @@ pub(crate) fn describe(meant: &[Option<bool>], axis: Axis, tokens: Option<&[u32]
             offer(Some(words), 6.0 + choice(block), &|i| (i / block) % 2 == odd);
         }
     }
-    if let Some(tokens) = tokens.filter(|tokens| tokens.len() == n) {
+    // One position is called by its number: one token shows nothing of others.
+    let are_several = inside.len().min(outside.len()) > 1;
+    if let Some(tokens) = tokens.filter(|tokens| are_several && tokens.len() == n) {
         of_tokens(meant, tokens, &mut offer);
     }
     let listed = inside.iter().take(20).map(usize::to_string).collect::<Vec<_>>().join(", ");
@@ -157,6 +159,13 @@ mod tests {
         assert_eq!(words(&of(|i| i % 4 == 3)).as_deref(), Some("every 4th position from 3 on"));
         assert_eq!(words(&of(|i| i == 7)).as_deref(), Some("position 7"));
         assert_eq!(words(&of(|i| i % 8 < 3)).as_deref(), Some("0 to 2 of every 8 positions"));
+    }
+
+    #[test]
+    fn one_position_is_called_by_its_number() {
+        let meant: Vec<Option<bool>> = (0..8).map(|i| Some(i == 5)).collect();
+        let tokens = [1, 17, 42, 99, 3, 17, 64, 5];
+        assert_eq!(describe(&meant, Axis::Token, Some(&tokens)).words.as_deref(), Some("position 5"));
     }
 
     #[test]

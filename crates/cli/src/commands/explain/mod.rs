@@ -284,7 +284,11 @@ fn finding(screen: &mut Screen, inputs: &ReplayInputs, explained: &Explained, ve
             }
         }
         _ if !cause.misrecorded.is_empty() => {
-            screen.line(&format!("  {place}: recorded wrongly (NMSE {})", number(explained.base_nmse)));
+            let size = match explained.base_nmse.is_finite() {
+                true => format!("NMSE {}", number(explained.base_nmse)),
+                false => "not finite".to_owned(),
+            };
+            screen.line(&format!("  {place}: recorded wrongly ({size})"));
         }
         _ if !cause.taken_back.is_empty() => {
             screen.line(&format!("  {place}: no mistake, taken back later (NMSE {})", number(explained.base_nmse)));

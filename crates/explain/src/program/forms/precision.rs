@@ -6,7 +6,7 @@ use firstdiff_program::{At, Change, Edit, View};
 use serde_json::json;
 
 use crate::mistakes::precision::PRECISION;
-use crate::program::arithmetic::HALVES;
+use crate::program::arithmetic::NARROW;
 use crate::program::change::other_operand;
 use crate::program::condition::PRODUCTS;
 use crate::program::context::Context;
@@ -21,7 +21,7 @@ pub(super) fn forms(context: &Context<'_>, op: usize) -> Vec<Form> {
     let all: Vec<(usize, &View)> = context.tensors(op).into_iter().filter(|(_, view)| context.is_float(view)).collect();
     let weights: Vec<(usize, &View)> = all.iter().copied().filter(|(_, view)| context.is_weight(view)).collect();
     let mut forms = Vec::new();
-    for half in HALVES {
+    for half in NARROW {
         let mut form = |what: &str, operands: &[(usize, &View)]| {
             let round = move |&(place, view): &(usize, &View)| {
                 other_operand((place, None), view, Arc::new(move |x| Some(x.mapv(half.round))))
@@ -30,7 +30,7 @@ pub(super) fn forms(context: &Context<'_>, op: usize) -> Vec<Form> {
             let params = vec![("format", json!(format!("{} {what}", half.name)))];
             forms.push(Form::new(&PRECISION, params, vec![edit]));
         };
-        if !weights.is_empty() {
+        if !weights.is_empty() && half.profile.is_some() {
             form("weights", &weights);
         }
         if weights.len() < all.len() {

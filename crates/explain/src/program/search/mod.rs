@@ -287,7 +287,8 @@ impl<'a> Search<'a> {
         let context = context.beginning_at(self.onset(place).unwrap_or(1));
         let all = forms(&context).into_iter().filter(|form| self.effort.tries(form.mistake));
         let all: Vec<Form> = all.flat_map(|form| [self.in_later_steps(&form, place), Some(form)]).flatten().collect();
-        (found.base, found.forms) = (off + hidden, all.len());
+        // As the replay says it, where it says a size.
+        (found.base, found.forms) = (size.filter(|_| hidden == 0.0).unwrap_or(off + hidden), all.len());
         found.counted = if hidden > 0.0 { Counted::OneSided } else { Counted::All };
         // Which keys there are to be seen is no matter of numbers.
         if replayed.is_for(|reason| matches!(reason, Reason::Padding(_))) {
@@ -318,7 +319,10 @@ impl<'a> Search<'a> {
         self.put_last_what_shows_in_the_prompt(&target, &mut found);
         // Another form of it, or another number, may be the mistake.
         found.tried.retain(|id, _| !found.untried.contains(id) && !found.within_rounding.contains(id));
-        if found.reproduced.is_empty() && is_new && self.effort.faults > 1 {
+        // What another tap holds is read from there, whatever else gives it.
+        let is_held_by = |other: usize| held.get(other).is_some_and(|x| array(x).iter().eq(target.own.iter()));
+        let asks_for_several = self.effort.faults > 1 && !self.effort.quick && !(0..tap).any(is_held_by);
+        if found.reproduced.is_empty() && is_new && asks_for_several {
             self.two_together(&target, &all, tried, &mut found);
         }
         Some(found)
