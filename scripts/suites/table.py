@@ -27,7 +27,7 @@ def laws(name, seed, some, sample_of="llama,qwen2,moe"):
 
 SUITES = [
     Suite("pages", "pages: in a headless Chromium, by click and key", "suites/test_html.py", needs="browser"),
-    Suite("dumpers", "dumpers: PyTorch and llama.cpp as references", "suites/test_dumpers.py"),
+    Suite("dumpers", "dumpers: PyTorch and llama.cpp as references", "suites/test_dumpers.py", "", "--only llama-yarn qwen2 minimind-3 --with-checks"),
     Suite("action", "action: its steps as GitHub's runner runs them", "suites/test_action.py"),
     Suite("wheel", "wheel: built, installed in a clean environment, and used", "suites/test_wheel.py", needs="wheel"),
     Suite("comparators", "other comparators: firstdiff's own answers, or all of them", "measure/compared.py", f"{COMMAND} --check --without-large", "--peers firstdiff"),
@@ -39,7 +39,8 @@ SUITES = [
     Suite("programs-faults", "programs: planted faults, by compare", "suites/test_program_faults.py", COMMAND, "llama zamba2 qwen3_moe vit"),
     Suite("programs-dtypes", "programs: the same names in f32, f16 and bf16", "suites/test_programs.py", "--dtypes", "llama gemma2 mamba2 qwen3_moe"),
     Suite("programs-experts", "programs: experts under the candidate's own routing", "suites/test_program_experts.py", COMMAND, "qwen3_moe"),
-    Suite("programs-expert-forms", "programs: forms of experts' rows", "suites/test_expert_forms.py", COMMAND, "mixtral gpt_oss"),
+    Suite("programs-expert-forms", "programs: forms of experts' rows", "suites/test_expert_forms.py", COMMAND,
+          "mixtral gpt_oss --forms own-token padded-token by-place places-first sorted-place"),
     Suite("programs-expert-orders", "programs: other orders of places and of sorted rows, and taps beside the program", "suites/test_expert_orders.py", COMMAND,
           "qwen3_moe mixtral gpt_oss granitemoe"),
     # One set of scripts/planted/program_mistakes, which stands behind its name.
@@ -91,7 +92,7 @@ SUITES = [
     Suite("block-tables", "weights: tables of block types", "goldens/ggml_grids.py", "--check"),
     Suite("blocks", "weights: every block type bit for bit", "suites/test_quants.py"),
     # The tests' build does: a release build of xtask takes longer to link than it saves.
-    Suite("zoo", "explain: planted mistakes, a sample of the zoo; a wrong cause fails", "cargo xtask zoo", "--check", "--every 101", "--every 17"),
+    Suite("zoo", "explain: planted mistakes, a sample of the zoo; a wrong cause fails", "cargo xtask zoo", "--check", "--every 151", "--every 17"),
     Suite("three-ways", "explain: the same answer by the plan, by PyTorch's program and by llama.cpp's", "suites/test_three_ways.py", COMMAND,
           "--every 60 --pairs 1 --triples 0 --free 2 --models qwen2 --seconds 5", "--every 12"),
     Suite("recorders", "recorders: C, C++ and Python, against the golden dumps", "suites/test_recorders.py", needs="cc"),

@@ -6,7 +6,7 @@
 # ///
 """Tests that the two reference dumpers agree: PyTorch and llama.cpp on the same random weights, every tap, every step.
 
-    python scripts/suites/test_dumpers.py [--only CASE] [--keep DIR]
+    python scripts/suites/test_dumpers.py [--only CASE ..] [--with-checks] [--keep DIR]
 
 Makes a small model of each family in a temporary folder (no two sizes equal, attention far from uniform), converts it with
 hf_to_gguf.py, runs both dumpers as a user would, and asks: NMSE <= 1e-11 at every tap both have, prefill and decode;
@@ -386,7 +386,8 @@ def check_programs(root):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", metavar="GLOB", help="only these cases: " + ", ".join(CASES))
+    parser.add_argument("--only", metavar="GLOB", nargs="+", help="only these cases: " + ", ".join(CASES))
+    parser.add_argument("--with-checks", action="store_true", help="what is asked beside the cases too: precisions, programs, ONNX, what is refused")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="work in DIR and leave everything there")
     args = parser.parse_args()
     by_kind = {pair: {} for pair in ("torch f64, torch f32", "torch f32, torch f32 sdpa", "torch f32, llama.cpp f32", "torch f64, llama.cpp f32")}
@@ -394,9 +395,9 @@ def main():
         root = args.keep or Path(scratch)
         root.mkdir(parents=True, exist_ok=True)
         for name in CASES:
-            if not args.only or fnmatch.fnmatchcase(name, args.only):
+            if not args.only or any(fnmatch.fnmatchcase(name, wanted) for wanted in args.only):
                 run_case(name, root, by_kind)
-        if not args.only:
+        if args.with_checks or not args.only:
             check_precisions(root)
             check_programs(root)
             check_onnx(root)

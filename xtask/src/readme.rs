@@ -83,12 +83,14 @@ fn rewritten(text: &str, mut screen: impl FnMut(&TerminalRun<'_>) -> Result<Stri
     Ok(written + rest)
 }
 
-/// Builds the command in the profile of this task; it is written beside this program.
+/// Builds the command as it is installed: the documents show some hundred runs of it.
 pub(crate) fn build(root: &Path) -> Result<PathBuf> {
     let mut cargo = Command::new(env!("CARGO"));
-    let status = cargo.args(["build", "--quiet", "--package", "firstdiff"]).current_dir(root).status()?;
-    ensure!(status.success(), "cargo build -p firstdiff failed");
-    Ok(std::env::current_exe()?.with_file_name("firstdiff"))
+    let status = cargo.args(["build", "--quiet", "--release", "--package", "firstdiff"]).current_dir(root).status()?;
+    ensure!(status.success(), "cargo build --release -p firstdiff failed");
+    let program = std::env::current_exe()?;
+    let profiles = program.parent().and_then(Path::parent).context("this program lies in no folder of Cargo's")?;
+    Ok(profiles.join("release/firstdiff"))
 }
 
 /// Runs the command and returns its output.

@@ -229,8 +229,10 @@ impl<'a> List<'_, 'a> {
         let is_filled = self.context.is_table(slot.view) && self.context.table(slot.op, slot.view).is_some_and(is_one);
         let axes = if is_filled { 0 } else { shape.len() };
         for axis in (0..axes).filter(|&axis| (2..=LONGEST).contains(&shape[axis])) {
-            let is_last = shape[axis + 1..].iter().all(|&extent| extent == 1);
-            let is_first = shape[..axis].iter().all(|&extent| extent == 1);
+            // What stands there several times is one, however many tokens a step takes.
+            let is_single = |other: usize| shape[other] == 1 || slot.view.strides[other] == 0;
+            let is_last = (axis + 1..axes).all(is_single);
+            let is_first = (0..axis).all(is_single);
             let on_axis = if is_last || is_first { String::new() } else { format!(", along axis {axis}") };
             let name = if is_last { "element" } else { "row" };
             for (words, bits, from) in self.orders(shape[axis], name).iter() {

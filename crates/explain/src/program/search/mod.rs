@@ -410,21 +410,34 @@ impl<'a> Search<'a> {
             }
         }
         // What was found at two taps may be made on the way to one behind.
-        if is_open && found.reproduced.is_empty() && is_stretch && known_forms.len() <= MOST_TOGETHER {
-            for (at, first) in known_forms.iter().enumerate() {
-                for second in &known_forms[at + 1..] {
-                    self.together(target, &[first, second], found);
-                }
-            }
+        if is_open && is_stretch {
+            self.each_two(target, &known_forms, found);
         }
         let mut unlisted: Option<Vec<Priced>> = None;
         if found.reproduced.is_empty() && !known.kin.is_empty() && !self.effort.quick {
             let all = unlisted.insert(self.not_listed(target));
-            for Priced { form, .. } in all.iter().filter(|edit| known.kin.contains(&kin(&edit.form))) {
+            let again: Vec<&Form> =
+                all.iter().map(|edit| &edit.form).filter(|form| known.kin.contains(&kin(form))).collect();
+            for form in &again {
                 self.attempt(target, form, found);
+            }
+            if is_stretch {
+                self.each_two(target, &again, found);
             }
         }
         unlisted
+    }
+
+    /// Tries each two of a few forms together, where none alone gave the numbers.
+    fn each_two(&mut self, target: &Target<'_>, forms: &[&Form], found: &mut Explained) {
+        if !found.reproduced.is_empty() || forms.len() > MOST_TOGETHER {
+            return;
+        }
+        for (at, first) in forms.iter().enumerate() {
+            for second in &forms[at + 1..] {
+                self.together(target, &[first, second], found);
+            }
+        }
     }
 
     /// Tries what is made in several layers in each of them alone: one layer of a file may be another.
