@@ -137,6 +137,7 @@ fn with_case<R>(
     let asked = Asked { site, wrong, shape: shape.clone(), profile, apply, weights, is_scores };
     let made = |wrong: &Wrong| firstdiff_laws::Place {
         layer: wrong.place.tap.layer.map(|layer| layer as usize),
+        step: wrong.place.step as usize,
         inputs: wrong.inputs.clone(),
         right: asked.seen(wrong.right.clone()),
         own: asked.seen(wrong.own.clone()),

@@ -205,7 +205,9 @@ pub fn first_and_all(
 pub fn fed(model: &Model, dump: &Dump, options: &Options) -> Result<Option<Vec<u32>>, ReplayError> {
     let Some(step) = embedding(model) else { return Ok(None) };
     let is_told = |count: usize| options.tokens_are_known && count == options.tokens.len();
-    let Some(rows) = rows_of(dump, step.tap)?.filter(|rows| !is_told(rows.len()) && !rows.is_empty()) else {
+    let Some(rows) =
+        rows_of(dump, Place { step: 0, tap: step.tap })?.filter(|rows| !is_told(rows.len()) && !rows.is_empty())
+    else {
         return Ok(None);
     };
     let own = ArrayView2::from_shape((rows.len(), rows[0].len()), &rows.concat()).ok().map(|own| own.to_owned());
@@ -227,7 +229,7 @@ pub fn tell_of_tokens(
     let Some(step) = embedding(model) else { return Ok(()) };
     let place = Place { step: 0, tap: step.tap };
     let Some(tap) = replay.taps.iter_mut().find(|tap| tap.report.place == place) else { return Ok(()) };
-    let own = rows_of(dump, step.tap)?.unwrap_or_default().concat();
+    let own = rows_of(dump, place)?.unwrap_or_default().concat();
     let mut due = Vec::new();
     run_steps(
         &model.plan,
@@ -256,17 +258,19 @@ pub fn tell_of_tokens(
 /// When a file cannot be read.
 pub fn name_tokens(model: &Model, dump: &Dump, told: &[i64], findings: &mut [Finding]) -> Result<(), ReplayError> {
     let Some(step) = embedding(model) else { return Ok(()) };
-    let is_it = |cause: &Cause| cause.id == TOKENS_DIFFER.id && cause.params.is_empty();
-    let Some(cause) = findings.iter_mut().filter_map(|finding| finding.cause.as_mut()).find(|cause| is_it(cause))
-    else {
-        return Ok(());
-    };
+    let is_it = |cause: &&mut Cause| cause.id == TOKENS_DIFFER.id && cause.params.is_empty();
     let told: Option<Vec<u32>> = told.iter().map(|&id| u32::try_from(id).ok()).collect();
-    if let (Some(rows), Some(told)) = (rows_of(dump, step.tap)?.filter(|rows| !rows.is_empty()), told)
-        && let Ok(own) = ArrayView2::from_shape((rows.len(), rows[0].len()), &rows.concat())
-        && let Some(ids) = ids(model, step, own, &told)
-    {
-        cause.params.push(("tokens", json!(ids)));
+    for Finding { cause, shown_at, .. } in findings {
+        let at = shown_at.first().map_or(0, |place| place.step);
+        let Some(cause) = cause.as_mut().filter(is_it) else { continue };
+        // Where one row of the table is as another, what was told says which.
+        let told = told.as_deref().filter(|_| at == 0).unwrap_or_default();
+        if let Some(rows) = rows_of(dump, Place { step: at, tap: step.tap })?.filter(|rows| !rows.is_empty())
+            && let Ok(own) = ArrayView2::from_shape((rows.len(), rows[0].len()), &rows.concat())
+            && let Some(ids) = ids(model, step, own, told)
+        {
+            cause.params.push(("tokens", json!(ids)));
+        }
     }
     Ok(())
 }

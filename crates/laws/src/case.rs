@@ -150,6 +150,8 @@ impl Axis {
 pub struct Place {
     /// Which layer of the model; `None` outside the layers.
     pub layer: Option<usize>,
+    /// The prefill (0), or which decode step.
+    pub step: usize,
     /// What the candidate recorded of the operation's inputs, in the order of [`Kind`].
     pub inputs: Vec<ArrayD<f64>>,
     /// What is due for these inputs, in f64.

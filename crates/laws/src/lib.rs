@@ -33,6 +33,7 @@
 //!
 //! let place = |layer: usize| Place {
 //!     layer: Some(layer),
+//!     step: 0,
 //!     inputs: vec![input(layer)],
 //!     right: input(layer).mapv(|x| x * x),
 //!     own: own(layer),

@@ -53,13 +53,30 @@ fn of_each(case: &mut Case<'_>) -> Option<(Law, Proof)> {
         }
         all.push((law, proof));
     }
-    let place =
-        |at: usize| case.places[at].layer.map_or_else(|| format!("place {at}"), |layer| format!("layer {layer}"));
+    let are_of_one_step = case.places.iter().all(|place| place.step == case.places[0].step);
+    let place = |at: usize| {
+        let Place { layer, step, .. } = case.places[at];
+        let layer = layer.map_or_else(|| format!("place {at}"), |layer| format!("layer {layer}"));
+        match step {
+            _ if are_of_one_step => layer,
+            0 => format!("{layer} in the prefill"),
+            step => format!("{layer} in decode step {step}"),
+        }
+    };
     let is_one = all.iter().all(|(law, _)| law.words == all[0].0.words);
     let words: Vec<String> = match is_one {
         true if all.iter().all(|(law, _)| law.parameters == all[0].0.parameters) => vec![all[0].0.words.clone()],
         true => vec![format!("{}, another in each place", all[0].0.words)],
-        false => all.iter().enumerate().map(|(at, (law, _))| format!("{}: {}", place(at), law.words)).collect(),
+        false => {
+            let mut each: Vec<(&str, Vec<String>)> = Vec::new();
+            for (at, (law, _)) in all.iter().enumerate() {
+                match each.iter_mut().find(|(words, _)| *words == law.words) {
+                    Some((_, places)) => places.push(place(at)),
+                    None => each.push((&law.words, vec![place(at)])),
+                }
+            }
+            each.iter().map(|(words, places)| format!("{}: {words}", places.join(" and "))).collect()
+        }
     };
     let of = |f: fn(&Proof) -> f64| all.iter().map(move |(_, proof)| f(proof));
     let proof = Proof {
@@ -214,6 +231,7 @@ fn of_inputs(case: &Case<'_>, law: &Law, at: usize, predicted: &ArrayD<f64>) -> 
     let unit = 0.25 * case.places[at].noise();
     let nothing = || Place {
         layer: None,
+        step: 0,
         inputs: Vec::new(),
         right: ArrayD::zeros(vec![0]),
         own: ArrayD::zeros(vec![0]),

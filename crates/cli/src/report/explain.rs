@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use firstdiff_compare::{Status, Verdict};
-use firstdiff_explain::explain::{Finding, Match};
+use firstdiff_compare::{Status, Verdict, number};
+use firstdiff_explain::explain::{Counted, Finding, Match};
 use firstdiff_explain::replay::{Replay, Replayed};
 use firstdiff_trace::{Dump, Site, Tap};
 use serde::Serialize;
@@ -95,6 +95,8 @@ pub struct Explained {
     pub diagnosis: Diagnosis,
     /// NMSE without the mistake imitated, the worst of all places.
     pub base_nmse: f64,
+    #[serde(skip)]
+    pub(crate) size_in_words: String,
     /// Why the first tap is wrong, where its size alone does not show that.
     pub reason: Option<String>,
     /// Taps between the recorded ones: the fault may be in any of them.
@@ -115,6 +117,17 @@ pub struct Explained {
     pub wrong_positions: Option<Vec<usize>>,
     #[serde(skip)]
     pub(crate) positions_in_words: Option<String>,
+}
+
+/// How far off a fault's taps are.
+fn size_in_words(finding: &Finding) -> String {
+    match (finding.counted, number(finding.base_nmse)) {
+        _ if !finding.base_nmse.is_finite() => "not finite".to_owned(),
+        (Counted::OneSided, size) => {
+            format!("{size}: NMSE, and the share of cells that are masked or no number on one side alone")
+        }
+        (_, size) => format!("NMSE {size}"),
+    }
 }
 
 /// A mistake that was tried.
@@ -213,6 +226,7 @@ impl Explained {
             layers: finding.taps.iter().filter_map(|t| t.layer).collect(),
             diagnosis: crate::session::diagnosis::diagnosis(finding),
             base_nmse: finding.base_nmse,
+            size_in_words: size_in_words(finding),
             reason: reason.filter(|reason| !reason.is_size_alone()).map(ToString::to_string),
             span: names(&finding.through),
             tried: tried.collect(),

@@ -75,7 +75,7 @@ impl ReplaySession {
             )),
             // As in compare: that everything agrees so does not by itself show a cache.
             (0, _) if self.replay.cache_is_assumed && !self.shows_its_cache() => Verdict::Incomparable(format!(
-                "all that could be judged is right if keys and values are kept in {cache}, which neither the dump says nor its values show: say --cache {cache}",
+                "all that could be judged is right if keys and values are kept in {cache}, which neither the dump says nor recorded keys and values show: say --cache {cache}",
                 cache = self.replay.cache
             )),
             (0, _) if let Some(reason) = self.input.source.not_at_parity(&self.replay.taps) => {
@@ -181,7 +181,9 @@ impl ReplaySession {
     pub(crate) fn cache_in_words(&self) -> String {
         match self.replay.cache {
             Cache::F32 => String::new(),
-            cache if self.replay.cache_is_assumed => format!(" and, as its values show, with a K/V cache in {cache}"),
+            cache if self.replay.cache_is_assumed => {
+                format!(" and, as only then its taps come out right, with a K/V cache in {cache}")
+            }
             cache => format!(" with a K/V cache in {cache}"),
         }
     }

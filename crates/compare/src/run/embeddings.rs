@@ -2,6 +2,7 @@
 
 use firstdiff_trace::{Dump, DumpError, Partial, Site, Tap};
 
+use crate::graph::Place;
 use crate::layout::rows::{are_all, squeezed};
 use crate::metrics::Metrics;
 use crate::run::steps::Chunks;
@@ -38,7 +39,7 @@ pub fn prompt(reference: &Dump, candidate: &Dump) -> Result<Prompt, DumpError> {
 
 /// The same by h0.
 fn by_embeddings(reference: &Dump, candidate: &Dump) -> Result<Prompt, DumpError> {
-    let h0 = Tap { layer: None, site: Site::H0 };
+    let h0 = Place { tap: Tap { layer: None, site: Site::H0 }, step: 0 };
     let (Some(ours), Some(theirs)) = (rows_of(reference, h0)?, rows_of(candidate, h0)?) else {
         return Ok(Prompt::Unknown);
     };
@@ -72,12 +73,12 @@ pub(crate) fn token(ours: &[f64], theirs: &[f64]) -> Option<Prompt> {
     })
 }
 
-/// The rows of a tap in the prefill, one a position, where its shape shows them.
+/// The rows of a tap in a step, one a position, where its shape shows them.
 ///
 /// # Errors
 /// When the tensor cannot be read.
-pub fn rows_of(dump: &Dump, tap: Tap) -> Result<Option<Vec<Vec<f64>>>, DumpError> {
-    let Some(entry) = dump.find(tap, 0).filter(|entry| are_all(&entry.rows)) else { return Ok(None) };
+pub fn rows_of(dump: &Dump, Place { tap, step }: Place) -> Result<Option<Vec<Vec<f64>>>, DumpError> {
+    let Some(entry) = dump.find(tap, step).filter(|entry| are_all(&entry.rows)) else { return Ok(None) };
     let &[positions, width] = &squeezed(tap.site, &entry.shape)[..] else { return Ok(None) };
     if positions == 0 || width == 0 {
         return Ok(None);

@@ -4,6 +4,7 @@ use std::fmt;
 
 use firstdiff_trace::{Dump, DumpError, Entry, Site, Tap};
 
+use crate::graph::Place;
 use crate::metrics::Metrics;
 use crate::run::embeddings::{Prompt, is_made_of_taps, rows_of, token};
 use crate::tolerance::run::{MOST_PAIRS, OTHER_TOKEN};
@@ -53,10 +54,12 @@ impl TokenEdits {
         let id_of = |side: usize, at: usize| ids[side].and_then(|ids| ids.get(at).copied());
         // The ids that the candidate declares count only if they agree for the tokens that are the reference's.
         let is_told = pairs.iter().all(|&[a, b]| id_of(0, a).is_none_or(|id| id_of(1, b) == Some(id)));
+        // Nor where the reference has a row of that token, which is another.
+        let is_of = |id: i64, at: usize| (0..n).all(|a| id_of(0, a) != Some(id) || distance(a, at).is_some());
         let known = |at: usize| {
             let pair = pairs.iter().find(|pair| pair[1] == at).map(|pair| pair[0]);
             let like = pair.or_else(|| (0..n).find(|&a| distance(a, at).is_some()));
-            like.and_then(|a| id_of(0, a)).or_else(|| id_of(1, at).filter(|_| is_told))
+            like.and_then(|a| id_of(0, a)).or_else(|| id_of(1, at).filter(|&id| is_told && is_of(id, at)))
         };
         let edit = |(has, at): TokenChange| {
             (has, at, [has[0].then(|| id_of(0, at[0])).flatten(), has[1].then(|| known(at[1])).flatten()])
@@ -98,7 +101,7 @@ pub fn token_edits(reference: &Dump, candidate: &Dump) -> Result<Option<TokenEdi
     if is_made_of_taps(reference) || is_made_of_taps(candidate) {
         return Ok(None);
     }
-    let h0 = Tap { layer: None, site: Site::H0 };
+    let h0 = Place { tap: Tap { layer: None, site: Site::H0 }, step: 0 };
     let ids = [reference, candidate].map(|dump| dump.meta().tokens.as_deref());
     let (Some(ours), Some(theirs)) = (rows_of(reference, h0)?, rows_of(candidate, h0)?) else {
         return Ok(ids[0].zip(ids[1]).and_then(|(ours, theirs)| TokenEdits::compare_ids(ours, theirs)));
@@ -127,7 +130,8 @@ fn is_seen(reference: &Dump, candidate: &Dump, [n, m]: [usize; 2]) -> Result<boo
     let mixes = [Site::Context, Site::AttnOut, Site::HAttn, Site::H, Site::FinalNorm, Site::Logits];
     let mut some = false;
     for Entry { tap, .. } in candidate.entries().iter().filter(|e| e.step == 0 && mixes.contains(&e.tap.site)) {
-        let (ours, theirs) = (rows_of(reference, *tap)?, rows_of(candidate, *tap)?);
+        let at = Place { tap: *tap, step: 0 };
+        let (ours, theirs) = (rows_of(reference, at)?, rows_of(candidate, at)?);
         let Some((ours, theirs)) = ours.zip(theirs).filter(|(ours, theirs)| [ours.len(), theirs.len()] == [n, m])
         else {
             continue;
@@ -201,5 +205,20 @@ impl fmt::Display for TokenEdits {
             }
         }
         self.edits.get(6).map_or(Ok(()), |_| write!(f, " ... ({} in all)", self.edits.len()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_id_that_is_told_is_none_where_the_row_is_another_tokens() {
+        let told = [1, 17, 42, 99, 77, 64];
+        // The candidate's row at position 4 is no row of the reference's.
+        let distance = |a: usize, b: usize| (a == b && b != 4).then_some(0.0);
+        let edits = TokenEdits::align([6, 6], [Some(&told), Some(&told)], &distance).unwrap();
+        assert_eq!(edits.to_string(), "a token that is not the reference's at position 4 in place of id 77");
+        assert_eq!(edits.ids, None);
     }
 }

@@ -278,6 +278,13 @@ impl Finding {
 
     /// Takes up a law; where a mistake of the catalogue is this law, that is the cause. Beside a cause that is known a table says nothing new.
     fn take_up(&mut self, measured: Option<Measured>, may_be: &dyn Fn(&Mistake) -> bool) {
+        let measured = measured.map(|mut found| {
+            // Of values that are all 0 a law has no share: the replay says how far off they are.
+            if !found.proof.before_nmse.is_finite() {
+                found.proof.before_nmse = self.base_nmse;
+            }
+            found
+        });
         let Some(found) = &measured else { return };
         if self.cause.is_some() {
             self.measured = measured.filter(|found| found.law.status == Status::Measured);
@@ -293,6 +300,8 @@ impl Finding {
             self.matched = Match::Reproduced;
             self.cause = Some(Cause { id: mistake.id, params });
             self.alternatives.clear();
+            // It is measured at the tap: at others on the way nobody tried it.
+            self.through.clear();
             self.residual_nmse = residual_nmse;
             if site == Some(Site::Scores) {
                 (self.base_nmse, self.counted) = (base_nmse, Counted::OfProbabilities);

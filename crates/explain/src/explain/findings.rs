@@ -3,10 +3,12 @@
 use std::collections::BTreeSet;
 
 use firstdiff_compare::Place;
-use firstdiff_trace::Tap;
+use firstdiff_trace::{Site, Tap};
 
 use crate::explain::{Cause, Finding, Match, Remainder};
 use crate::mistakes::attention::is_of_a_cache;
+use crate::mistakes::feed_forward::GATE_UP_SWAPPED;
+use crate::mistakes::linear::WEIGHT_SWAPPED;
 use crate::tolerance::search::{FITTED_ALIKE, WELL_BELOW};
 
 /// A mistake that laws name at several taps is one, and so is one law of several: one function of the engine computes all of them. Each is added to the
@@ -41,6 +43,23 @@ fn folded(findings: &mut Vec<Finding>, is_one: impl Fn(&Finding, &Finding) -> bo
             None => at += 1,
         }
     }
+}
+
+/// The matrices of gate and up, each in the place of the other, are one mistake.
+pub(crate) fn exchange_gate_and_up(findings: &mut Vec<Finding>) {
+    let are_of = |finding: &Finding, site: Site| finding.taps.iter().all(|tap| tap.last_site() == site);
+    let blocks = |finding: &Finding| finding.taps.iter().map(Tap::block).collect::<BTreeSet<_>>();
+    let is_one = |known: &Finding, other: &Finding| {
+        let are_swapped =
+            [known, other].iter().all(|f| f.matched == Match::Reproduced && f.has_cause(|m| m == &WEIGHT_SWAPPED));
+        let sites = [[Site::FfnGate, Site::FfnUp], [Site::FfnUp, Site::FfnGate]];
+        let are_both = sites.iter().any(|[a, b]| are_of(known, *a) && are_of(other, *b));
+        // Where both were recorded each is wrong in itself.
+        let are_between = [known, other].iter().all(|f| f.shown_at.iter().all(|place| !f.taps.contains(&place.tap)));
+        are_swapped && are_both && are_between && blocks(known) == blocks(other)
+    };
+    let settle = |finding: &mut Finding| finding.cause = Some(Cause { id: GATE_UP_SWAPPED.id, params: Vec::new() });
+    folded(findings, is_one, settle);
 }
 
 /// Where tokens stand is not to be told where nobody says which they are, and of how many.

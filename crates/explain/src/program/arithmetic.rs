@@ -1,9 +1,9 @@
 //! Is every operation right, in another arithmetic than the candidate's dump says? Weights that are rounded to 16 bits are imitated, which is said only where
 //! nothing at all stays wrong. A run whose values are all of 16 bits is judged as one.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::HashSet;
 
-use firstdiff_compare::Place;
+use firstdiff_compare::{Place, Status};
 use firstdiff_model::Profile;
 use firstdiff_program::{Program, Tensor, Values, WeightError, Weights};
 use firstdiff_trace::{Tap, to_bf16, to_f16};
@@ -17,6 +17,7 @@ use crate::program::products::is_product;
 use crate::program::replays::{ProgramReplay, Replays};
 use crate::program::{Candidate, Recording};
 use crate::replay::{ReplayError, Replayed};
+use crate::tolerance::search::ROUNDED_TO_16_BITS;
 
 /// A float of fewer bits than f32, and what it is called.
 #[derive(Clone, Copy)]
@@ -76,7 +77,7 @@ pub(super) fn another(
     progress: Progress<'_>,
 ) -> Result<Option<Finding>, ReplayError> {
     let wrong: Vec<usize> = replays.wrong().collect();
-    if wrong.len() < LEAST || !matches!(candidate.profile, Profile::F32 | Profile::Exact) {
+    if wrong.is_empty() || !matches!(candidate.profile, Profile::F32 | Profile::Exact) {
         return Ok(None);
     }
     let places: HashSet<Place> = wrong.iter().map(|&tap| held.place(tap)).collect();
@@ -90,7 +91,7 @@ pub(super) fn another(
         let is_all = again.wrong().next().is_none() && right.len() == places.len();
         Ok(is_all.then(|| worst(right.into_iter())))
     };
-    if most_products_are_wrong(recording.program, replays, &wrong) {
+    if most_products_are_wrong(recording.program, replays) {
         for (half, matrices_alone) in
             NARROW.iter().filter(|half| half.profile.is_some()).flat_map(|half| [(*half, false), (*half, true)])
         {
@@ -105,14 +106,16 @@ pub(super) fn another(
     Ok(None)
 }
 
-/// Whether at least half of the products with weights that could be judged are wrong.
-fn most_products_are_wrong(program: &Program, replays: &Replays, wrong: &[usize]) -> bool {
-    let wrong: BTreeSet<usize> = wrong.iter().copied().collect();
+/// Whether at least half of the products with weights that could be judged are wrong. Where little was recorded, what is made on the way has products.
+fn most_products_are_wrong(program: &Program, replays: &Replays) -> bool {
     let judged = |(_, replayed): &(&usize, &Replayed)| replayed.report.metrics.is_some();
-    let all = replays.taps.iter().zip(&replays.replay.taps).filter(judged).map(|(&tap, _)| tap);
-    let products: Vec<usize> = all.filter(|&tap| is_product(program, tap)).collect();
-    let off = products.iter().filter(|tap| wrong.contains(tap)).count();
-    off >= LEAST && 2 * off >= products.len()
+    let is_product = |(tap, replayed): &(&usize, &Replayed)| !replayed.through.is_empty() || is_product(program, **tap);
+    let all = replays.taps.iter().zip(&replays.replay.taps);
+    let products: Vec<&Replayed> = all.filter(judged).filter(is_product).map(|(_, replayed)| replayed).collect();
+    let is_wrong = |replayed: &&&Replayed| replayed.report.status == Status::Diverged;
+    let wrong: Vec<&Replayed> = products.iter().filter(is_wrong).copied().collect();
+    let are_of_many = wrong.len() >= LEAST || wrong.iter().any(|replayed| !replayed.through.is_empty());
+    are_of_many && 2 * wrong.len() >= products.len() && worst(wrong.into_iter()) <= ROUNDED_TO_16_BITS
 }
 
 /// A run whose values are all of 16 bits, judged as one.

@@ -6,7 +6,7 @@ use firstdiff_compare::{Place, SeenPadding};
 use firstdiff_trace::Tap;
 
 use crate::explain::finding::{other_counts, unmasked_padding};
-use crate::explain::findings::{join_named, of_no_known_positions, seen_once, show_nothing};
+use crate::explain::findings::{exchange_gate_and_up, join_named, of_no_known_positions, seen_once, show_nothing};
 use crate::explain::{A_MOMENT, Effort, Explanation, Progress, misrecorded, moved_alike};
 use crate::mistakes::precision::PRECISION;
 use crate::program::arithmetic::{another, stored};
@@ -76,6 +76,7 @@ pub fn explain(
     }
     let mut findings = findings::findings(&search, &explained);
     show_nothing(&mut findings);
+    exchange_gate_and_up(&mut findings);
     let is_recorded =
         |place| (0..recording.program.taps().len()).any(|tap| held.place(tap) == place && held.is_recorded(tap));
     seen_once(&mut findings, is_recorded);

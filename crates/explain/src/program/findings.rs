@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use firstdiff_compare::Place;
+use firstdiff_compare::{Place, TapReport};
 use firstdiff_evidence::{Account, Evidence};
 use firstdiff_program::{At, Edit, Kind, Operand, Program, Scalar};
 use firstdiff_trace::Tap;
@@ -25,7 +25,7 @@ use crate::program::held::Held;
 use crate::program::search::{Explained, Reproduced, Search};
 use crate::program::slices::on_the_way;
 use crate::replay::{Replay, Replayed};
-use crate::tolerance::search::{AS_NEAR, NO_RESIDUAL, PLAINLY_THE_SAME, SMALL};
+use crate::tolerance::search::{AS_NEAR, CAUSE_LEAVES, NO_RESIDUAL, PLAINLY_THE_SAME, SMALL};
 
 /// Each cause once, with all taps that it explains: first the one that explains most.
 pub(super) fn findings(search: &Search<'_>, explained: &[Explained]) -> Vec<Finding> {
@@ -402,7 +402,11 @@ fn proved(search: &Search<'_>, of_it: &[&Explained], key: &str, explained: &[Exp
     let (decoded, left): (Vec<_>, Vec<_>) =
         all.iter().filter(|(tap, ..)| held.place(*tap).step > 0).partition(|(.., r)| r.form.steps.end > 1);
     let in_the_prefill_alone = (decoded.is_empty() && !left.is_empty()).then_some(OF_THE_PREFILL);
-    let through = if one.others.is_empty() { same_factor_at(search, of_it[0], &one.form) } else { Vec::new() };
+    let mut through: Vec<Tap> = Vec::new();
+    for explained in of_it.iter().filter(|_| one.others.is_empty()) {
+        let taps = same_factor_at(search, explained, one).into_iter();
+        through.extend(taps.filter(|tap| !through.contains(tap)).collect::<Vec<_>>());
+    }
     let finding = |form: &Form| Finding {
         taps: taps_of(recording, held, form, &all),
         through: through.clone(),
@@ -430,15 +434,19 @@ fn proved(search: &Search<'_>, of_it: &[&Explained], key: &str, explained: &[Exp
 }
 
 /// The taps on the way to one at which the factor of a form is the same.
-fn same_factor_at(search: &Search<'_>, explained: &Explained, form: &Form) -> Vec<Tap> {
+fn same_factor_at(search: &Search<'_>, explained: &Explained, found: &Reproduced) -> Vec<Tap> {
     let (program, held) = (search.recording.program, search.held);
-    let factor = form.params.iter().find(|(name, _)| *name == "factor").and_then(|(_, value)| value.as_f64());
+    let factor = found.form.params.iter().find(|(name, _)| *name == "factor").and_then(|(_, value)| value.as_f64());
     let (Some(factor), false) = (factor, explained.through.is_empty()) else { return Vec::new() };
     let slice = held.slice(program, explained.tap);
     let is_same = |&tap: &usize| {
         let view = &program.taps()[tap].view;
         let edit = Edit { at: At::Tap(tap), change: computed(&[view], move |x| Some(factor * &x[0])) };
-        view.dtype.kind() == Kind::Float && search.agrees_with(&slice, &[edit]) == Some(true)
+        // As little as there, and not just no more than is allowed.
+        let leaves = |report: &TapReport| report.metrics.and_then(|metrics| metrics.nmse()).unwrap_or(f64::INFINITY);
+        let most = found.residual.max(CAUSE_LEAVES * explained.base);
+        view.dtype.kind() == Kind::Float
+            && search.report_with(&slice, &[edit]).is_some_and(|it| it.status.agrees() && leaves(&it) <= most)
     };
     let between = on_the_way(program, &slice).into_iter().filter(|&tap| held.readable(tap).is_none());
     between.filter(is_same).map(|tap| held.place(tap).tap).collect()
@@ -486,6 +494,8 @@ fn taps_of(recording: &Recording<'_>, held: &Held, form: &Form, all: &[(usize, f
             // What was recorded is as it is: wrong is what reads it.
             let nearest = match edit.at {
                 At::Tap(read) if held.readable(read).is_some() => Some(*tap),
+                // Of one operation that gives several, each is its own.
+                At::Tap(read) if !all.iter().any(|(other, ..)| *other == read) => Some(read),
                 // One table of positions or one mask serves many taps: each that is wrong by it is named.
                 at => made_of(program, op_of(recording, at), *tap)
                     .map(|near| if all.iter().any(|(other, ..)| *other == near) { *tap } else { near }),

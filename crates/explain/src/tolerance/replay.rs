@@ -46,6 +46,8 @@ pub(crate) const ROW_WIDE: usize = 32;
 /// What a type of cache takes away of the error of a tap that comes out right with it, at least this many times: right by a looser tolerance
 /// alone is no sign of it.
 pub(crate) const CACHE_TELLS: f64 = 10.0;
+/// The same of each tap, where most are so much nearer.
+pub(crate) const CACHE_NEARER: f64 = 2.0;
 /// A pivot below this makes a system of equations singular.
 pub(crate) const SINGULAR: f64 = 1e-9;
 /// NMSE below which a sum is what the fit says.

@@ -214,7 +214,7 @@ fn what_comes_near_is_said_to_leave_for_each_place_and_not_the_first() {
 }
 
 /// What is recorded up to a tap of the first layer.
-fn up_to(last: Site, x: &dyn Fn(&Dump, Tap, Vec<f32>) -> Vec<f32>) -> Explanation {
+fn up_to(last: Site, x: impl Fn(&Dump, Tap, Vec<f32>) -> Vec<f32>) -> Explanation {
     let order = [Site::H0, Site::AttnNorm, Site::Q, Site::K, Site::QRope, Site::KRope, Site::Scores, Site::Probs];
     let order: Vec<Site> = order.into_iter().chain([Site::HAttn, Site::FfnNorm]).collect();
     let is_before = |tap: Tap| order.iter().take_while(|site| **site != last).any(|site| *site == tap.site);
@@ -232,7 +232,7 @@ fn a_cause_of_scores_is_none_where_the_scores_are_right() {
             .flat_map(|row| row.iter().map(|p| f32::from(*p > 0.0) / row.iter().filter(|p| **p > 0.0).count() as f32))
             .collect()
     };
-    let explanation = up_to(Site::Probs, &uniform);
+    let explanation = up_to(Site::Probs, uniform);
     assert!(causes(&explanation).is_empty(), "{:?}", causes(&explanation));
     let note = explanation.findings[0].note.as_deref().unwrap();
     assert!(note.starts_with("the scores that were recorded are right"), "{note}");
@@ -240,7 +240,7 @@ fn a_cause_of_scores_is_none_where_the_scores_are_right() {
 
 #[test]
 fn what_another_tap_holds_is_read_from_there_and_no_two_mistakes() {
-    let explanation = up_to(Site::FfnNorm, &|dump, tap, _| values(dump, Tap { site: Site::AttnNorm, ..tap }, 0));
+    let explanation = up_to(Site::FfnNorm, |dump, tap, _| values(dump, Tap { site: Site::AttnNorm, ..tap }, 0));
     assert!(causes(&explanation).is_empty(), "{:?}", causes(&explanation));
     let words = &explanation.findings[0].measured.as_ref().unwrap().law.words;
     assert!(words.starts_with("it is computed of attn_norm"), "{words}");

@@ -239,3 +239,21 @@ fn a_factor_says_the_taps_at_which_it_is_the_same() {
     let sites: Vec<Site> = explanation.findings[0].through.iter().map(|tap| tap.site).collect();
     assert_eq!(sites, [Site::V, Site::Probs, Site::Context, Site::AttnOut]);
 }
+
+#[test]
+fn another_token_of_a_decode_step_is_named() {
+    let explanation = changed("llama", TORCH, &|dump, tap, step, x| {
+        let width = x.len();
+        let other = || values(dump, tap, 0)[5 * width..6 * width].to_vec();
+        (tap.site == Site::H0).then(|| if step == 2 { other() } else { x })
+    });
+    let Some(cause) = explanation.findings.first().and_then(|f| f.cause.as_ref()) else { panic!("no cause") };
+    let fed = changed_token();
+    assert_eq!((cause.id, cause.params.last()), ("tokens-differ", Some(&("tokens", serde_json::json!([fed])))));
+}
+
+/// The prompt's token at position 5.
+fn changed_token() -> i64 {
+    let dump = Dump::open(crate::common::fixtures().join(TORCH)).unwrap();
+    dump.meta().tokens.as_ref().unwrap()[5]
+}

@@ -1,6 +1,6 @@
 //! Which keys does each query see?
 
-use ndarray::Array2;
+use ndarray::{Array2, s};
 use serde_json::Value;
 
 use crate::case::Axis;
@@ -184,7 +184,20 @@ const MOST_BLOCK: i64 = 257;
 const PAIRED: usize = 48;
 
 /// The cheapest mask that agrees with what is seen, as far as that can be told: causal or not, with one or two conditions, or all but those that meet them.
+/// Of fewer queries than keys the last query stands at the last key: those of a decode step are behind what the cache holds.
 pub(crate) fn describe(sees: &Array2<Option<bool>>, tokens: Option<&[u32]>) -> Option<Mask> {
+    let (queries, keys) = sees.dim();
+    let Some(before) = keys.checked_sub(queries).filter(|&before| before > 0) else {
+        return of_all_queries(sees, tokens);
+    };
+    let mut all = Array2::from_elem((keys, keys), None);
+    all.slice_mut(s![before.., ..]).assign(sees);
+    let mask = of_all_queries(&all, tokens)?;
+    Some(Mask { sees: mask.sees.slice(s![before.., ..]).to_owned(), ..mask })
+}
+
+/// The same where each position has its query.
+fn of_all_queries(sees: &Array2<Option<bool>>, tokens: Option<&[u32]>) -> Option<Mask> {
     let known: Vec<((i64, i64), bool)> =
         sees.indexed_iter().filter_map(|((t, s), is)| Some(((t as i64, s as i64), (*is)?))).collect();
     let seen: Vec<(i64, i64)> = known.iter().filter(|(_, is)| *is).map(|(at, _)| *at).collect();
@@ -415,6 +428,19 @@ mod tests {
             words(|t, s| s <= t && (t - s < 4 || s < 1)),
             "keys up to its own, but not those 4 or more before the query, from position 1 on"
         );
+    }
+
+    #[test]
+    fn the_query_of_a_decode_step_stands_behind_what_the_cache_holds() {
+        let of = |is: fn(usize) -> bool| {
+            let sees = Array2::from_shape_fn((1, 14), |(_, s)| Some(is(s)));
+            describe(&sees, None).unwrap()
+        };
+        assert_eq!(of(|_| true).words, "keys up to its own");
+        assert_eq!(of(|s| s >= 3).words, "keys up to its own, from position 3 on");
+        let one = of(|s| s != 5);
+        assert_eq!(one.words, "keys up to its own, but not those 8 before the query");
+        assert_eq!(one.sees.dim(), (1, 14));
     }
 
     #[test]

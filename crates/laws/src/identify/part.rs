@@ -83,7 +83,15 @@ fn part_of<'c>(case: &Case<'_>, rows: &[usize], axis: usize, operation: &'c Part
         let inputs: Option<Vec<ArrayD<f64>>> = place.inputs.iter().map(picked).collect();
         let around = place.around.iter().filter_map(|(name, x)| Some((name.clone(), picked(x)?))).collect();
         let (right, own) = (picked(&place.right)?, picked(&place.own)?);
-        places.push(Place { layer: place.layer, inputs: inputs?, right, own, tolerance: place.tolerance, around });
+        places.push(Place {
+            layer: place.layer,
+            step: place.step,
+            inputs: inputs?,
+            right,
+            own,
+            tolerance: place.tolerance,
+            around,
+        });
     }
     Some(Case {
         kind: case.kind,

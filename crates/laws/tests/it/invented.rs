@@ -127,7 +127,7 @@ fn embedding(due: &[u32], read: &[u32]) -> Law {
     let (due_ids, read_ids) = (ids(due).unwrap(), ids(read).unwrap());
     let (right, own) =
         (operation.apply(0, std::slice::from_ref(&due_ids)).unwrap(), operation.apply(0, &[read_ids]).unwrap());
-    let place = Place { layer: None, inputs: vec![due_ids], right, own, tolerance: 1e-12, around: Vec::new() };
+    let place = Place { layer: None, step: 0, inputs: vec![due_ids], right, own, tolerance: 1e-12, around: Vec::new() };
     let mut case = Case::new(Kind::Embedding, AXES.to_vec(), vec![place], Some(due.to_vec()), &operation);
     measured(&mut case).unwrap().0
 }

@@ -126,7 +126,7 @@ fn place(
     let due = right(layer, &inputs);
     let own = wrong(layer, &inputs).mapv(|x| rounded.round(x));
     all.push(own.clone());
-    Place { layer: Some(layer), inputs, right: due, own, tolerance: rounded.tolerance(), around: Vec::new() }
+    Place { layer: Some(layer), step: 0, inputs, right: due, own, tolerance: rounded.tolerance(), around: Vec::new() }
 }
 
 fn case_of(

@@ -84,12 +84,13 @@ impl Divergence {
             line(region.axis, safe(&region.text));
         }
         let nmse = first_place.measures.nmse.unwrap_or(0.0);
-        let telling = |f: &&Factor| f.factor.is_finite() && f.remaining_nmse < 0.5 * nmse;
+        let telling = |f: &&Factor| f.factor.is_finite() && f.remaining_nmse * f.factor.powi(2) < 0.5 * nmse;
         let is_explained = !first_place.anatomy.explained_by.is_empty();
         if let Some(Factor { factor, remaining_nmse }) =
             first_place.anatomy.factor.as_ref().filter(telling).filter(|_| !is_explained)
         {
-            line("scale", format!("best constant factor {factor:.5}, which leaves NMSE {}", number(*remaining_nmse)));
+            let left = number(remaining_nmse * factor.powi(2));
+            line("scale", format!("{factor:.5} times the reference is nearest, which leaves NMSE {left}"));
         }
         if let Some((factor, account)) = first.anatomy.by_chance {
             line("how", format!("a factor of {factor:.6} gives it, and so would chance: {account}"));

@@ -284,14 +284,10 @@ fn finding(screen: &mut Screen, inputs: &ReplayInputs, explained: &Explained, ve
             }
         }
         _ if !cause.misrecorded.is_empty() => {
-            let size = match explained.base_nmse.is_finite() {
-                true => format!("NMSE {}", number(explained.base_nmse)),
-                false => "not finite".to_owned(),
-            };
-            screen.line(&format!("  {place}: recorded wrongly ({size})"));
+            screen.line(&format!("  {place}: recorded wrongly ({})", explained.size_in_words));
         }
         _ if !cause.taken_back.is_empty() => {
-            screen.line(&format!("  {place}: no mistake, taken back later (NMSE {})", number(explained.base_nmse)));
+            screen.line(&format!("  {place}: no mistake, taken back later ({})", explained.size_in_words));
         }
         _ if let Some(law) = &cause.measured => {
             screen.line(&format!("  {place}: {}", safe(&law.words)));
@@ -321,14 +317,14 @@ fn open_finding(screen: &mut Screen, inputs: &ReplayInputs, explained: &Explaine
         0 => explained.op.clone(),
         n => format!("wrong in what makes one of {} taps up to here", n + 1),
     };
-    let (place, nmse) = (paint(BOLD, &explained.place), number(explained.base_nmse));
+    let place = paint(BOLD, &explained.place);
     let is_given = explained.diagnosis.matched == CauseCertainty::Closest && explained.note.is_some();
     let how = match is_given {
         true => "no cause is proved".to_owned(),
         false if explained.tried.is_empty() => "no cause is known".to_owned(),
         false => format!("none of the mistakes tried here ({}) reproduces it", explained.tried.len()),
     };
-    screen.line(&format!("  {place}: {what}, {how} (NMSE {nmse})"));
+    screen.line(&format!("  {place}: {what}, {how} ({})", explained.size_in_words));
     if let Some(reason) = &explained.reason {
         screen.line(&format!("    {}", safe(reason)));
     }

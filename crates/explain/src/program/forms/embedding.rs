@@ -178,9 +178,9 @@ fn of_factor(context: &Context<'_>, op: usize) -> Vec<Form> {
     let number = numbers(record, place);
     let mut forms = Vec::new();
     let root = width(x).sqrt();
-    if (factor - root).abs() < 0.01 * root {
-        let change = with_number(record, place, 1.0);
-        forms.push(Form::one(&EMBED_SCALE, vec![("factor", json!("1/sqrt(D)"))], op, change));
+    for (said, times) in [("sqrt(D)", root), ("1/sqrt(D)", 1.0 / root)] {
+        let change = with_number(record, place, times * factor);
+        forms.push(Form::one(&EMBED_SCALE, vec![("factor", json!(said))], op, change));
     }
     forms.push(Form::one(
         &EMBED_MULTIPLIER,

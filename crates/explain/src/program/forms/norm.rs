@@ -169,7 +169,8 @@ fn of_root(context: &Context<'_>, op: usize) -> Vec<Form> {
     }
     let last = *context.call(op).end();
     if context.out(last).is_some_and(|out| out.elements() == x.elements()) && context.has(last) {
-        forms.push(Form::one(omitted(context, op), omitted_kind(context, op), last, as_shape(x, context.out(last))));
+        let read = context.maker(square, x).and_then(|at| centred_by(context, at)).unwrap_or(x);
+        forms.push(Form::one(omitted(context, op), omitted_kind(context, op), last, as_shape(read, context.out(last))));
         let gain = context.call(op).find_map(|at| gain_of(context, at));
         if let (Some(gain), Some(out)) = (gain, context.out(last)) {
             let tap = context.program.taps().iter().position(|tap| tap.op == last && tap.view.buffer == out.buffer);
@@ -392,10 +393,13 @@ const OTHERS: usize = 64;
 
 /// x - mean(x), which RMSNorm does not have.
 fn of_mean(context: &Context<'_>, op: usize) -> Vec<Form> {
-    let [(_, x), (_, mean)] = context.tensors(op)[..] else { return Vec::new() };
+    let form = |x| Form::one(&NORM_NOT_CENTERED, vec![], op, kept(x));
+    centred_by(context, op).map(form).into_iter().collect()
+}
+
+/// What an operation takes the mean off.
+fn centred_by<'a>(context: &Context<'a>, op: usize) -> Option<&'a View> {
+    let [(_, x), (_, mean)] = context.tensors(op)[..] else { return None };
     let is_mean = context.maker(op, mean).is_some_and(|maker| context.base(maker) == "mean");
-    if !is_mean || !context.is_activation(x) {
-        return Vec::new();
-    }
-    vec![Form::one(&NORM_NOT_CENTERED, vec![], op, kept(x))]
+    (is_mean && context.is_activation(x)).then_some(x)
 }

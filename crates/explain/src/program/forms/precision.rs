@@ -18,10 +18,12 @@ pub(super) fn forms(context: &Context<'_>, op: usize) -> Vec<Form> {
     if !is_product && context.base(op) != "embedding" || !context.is_off_as_rounded() {
         return Vec::new();
     }
-    let all: Vec<(usize, &View)> = context.tensors(op).into_iter().filter(|(_, view)| context.is_float(view)).collect();
-    let weights: Vec<(usize, &View)> = all.iter().copied().filter(|(_, view)| context.is_weight(view)).collect();
     let mut forms = Vec::new();
     for half in NARROW {
+        // A unit for products rounds what it multiplies, and no bias.
+        let is_read = |view: &View| context.is_float(view) && (half.profile.is_some() || !is_vector(view));
+        let all: Vec<(usize, &View)> = context.tensors(op).into_iter().filter(|(_, view)| is_read(view)).collect();
+        let weights: Vec<(usize, &View)> = all.iter().copied().filter(|(_, view)| context.is_weight(view)).collect();
         let mut form = |what: &str, operands: &[(usize, &View)]| {
             let round = move |&(place, view): &(usize, &View)| {
                 other_operand((place, None), view, Arc::new(move |x| Some(x.mapv(half.round))))
@@ -38,4 +40,8 @@ pub(super) fn forms(context: &Context<'_>, op: usize) -> Vec<Form> {
         }
     }
     forms
+}
+
+fn is_vector(view: &View) -> bool {
+    view.shape.iter().filter(|&&extent| extent > 1).count() < 2
 }

@@ -135,7 +135,8 @@ impl Seen {
         let kind = match named.as_slice() {
             [] if between.is_empty() => "by bands".to_owned(),
             [] if least > 1 => return None,
-            [] => "a table".to_owned(),
+            // Of pairs that follow no line nobody knows which of them have the whole factor.
+            [] => return Some(Scaled { kind: "a table".to_owned(), factor: None }),
             some => some.join(" or "),
         };
         Some(Scaled { kind, factor: Some(factor) })
