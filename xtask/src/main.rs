@@ -62,6 +62,12 @@ enum Xtask {
         #[arg(long)]
         check: bool,
     },
+    /// Writes the JSON Schema of the reports and its pages from the reports' types, or fails if they say something else; builds the command with them
+    Schema {
+        /// Only compare
+        #[arg(long)]
+        check: bool,
+    },
     /// Plants mistakes of every kind, has `explain` name them, and writes docs/measured/zoo.md; needs Python with NumPy. Exit code 1: a wrong cause
     Zoo {
         /// Where the candidates are, or are made [default: a temporary folder]
@@ -111,7 +117,8 @@ fn main() -> ExitCode {
         Xtask::Fuzz(args) => fuzz::run(&args),
         Xtask::Assets { folder } => assets::run(&folder),
         Xtask::Docs => docs::run(),
-        Xtask::Mistakes { check } => why::run(check).and(schema::run(check)),
+        Xtask::Mistakes { check } => why::run(check).and(schema::write_pages(check)),
+        Xtask::Schema { check } => schema::run(check),
         Xtask::Zoo { folder, every, check } => zoo::run(folder, every.max(1), check),
         Xtask::Readme { check, slow } => readme::run(check, slow),
         Xtask::Families { check } => families::run(check),

@@ -1,46 +1,68 @@
-//! Generates docs/reference/schema.md and docs/reference/schema-parts.md from docs/reference/schema/report.json, or compares them.
+//! Generates docs/reference/schema/report.json from the types of the reports, and docs/reference/schema.md and docs/reference/schema-parts.md from that; or
+//! compares them.
 
-use anyhow::{Context, Result, bail};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
 const HEAD: &str = "# Reports in JSON
 
 Every command writes its report with `--json FILE`; `-` is standard output. This page has the keys of each command's report, and [Parts of reports](schema-parts.md) \
-the keys of what they hold. [report.json](schema/report.json) has the same as JSON Schema (draft 2020-12); tests check the report of every command against it. \
-In Rust the types are in `firstdiff::report`.
+the keys of what they hold. [report.json](schema/report.json) has the same as JSON Schema (draft 2020-12); it is generated from the types \
+in `firstdiff::report`, and tests check the report of every command against it.
 
 Every report has `command`, the command's name, and `schema`, the version of this form: 2. A key is always there unless it is *optional*. A number that is not finite, or was \
 not measured, is null. [For programs](commands.md#for-programs) lists the keys that were renamed since schema 1.
 
-Written by `cargo xtask mistakes` from docs/reference/schema/report.json.
+Written by `cargo xtask schema` from the types in `firstdiff::report`.
 ";
 
 const PARTS: &str = "# Parts of reports
 
 The keys of what the [reports](schema.md) hold. A key is always there unless it is *optional*.
 
-Written by `cargo xtask mistakes` from docs/reference/schema/report.json.
+Written by `cargo xtask schema` from the types in `firstdiff::report`.
 ";
 
 /// Keys of every report, described at the head of the page.
 const EVERYWHERE: [&str; 2] = ["command", "schema"];
 
-/// Writes the two pages, or with `check` fails if they differ.
+const SCHEMA: &str = "schema/report.json";
+
+/// Writes the schema and the two pages, or with `check` fails if they differ.
 pub(crate) fn run(check: bool) -> Result<u8> {
+    write([(SCHEMA, of_the_types()?)], check)?;
+    write_pages(check)
+}
+
+/// Writes the two pages of the schema that is there, or with `check` fails if they differ.
+pub(crate) fn write_pages(check: bool) -> Result<u8> {
+    let schema = std::fs::read_to_string(crate::root()?.join("docs/reference").join(SCHEMA))?;
+    let [commands, parts] = pages(&serde_json::from_str(&schema)?)?;
+    write([("schema.md", commands), ("schema-parts.md", parts)], check)
+}
+
+fn write<const N: usize>(files: [(&str, String); N], check: bool) -> Result<u8> {
     let docs = crate::root()?.join("docs/reference");
-    let schema = std::fs::read_to_string(docs.join("schema/report.json"))?;
-    let pages = pages(&serde_json::from_str(&schema)?).context("docs/reference/schema/report.json")?;
-    for (name, text) in ["schema.md", "schema-parts.md"].iter().zip(pages) {
+    for (name, text) in files {
         let path = docs.join(name);
         if !check {
             crate::docs::write(&path, &text)?;
         } else if std::fs::read_to_string(&path).unwrap_or_default() != text {
-            bail!(
-                "docs/reference/{name} does not say what docs/reference/schema/report.json says; run `cargo xtask mistakes`"
-            );
+            bail!("docs/reference/{name} does not say what the types of the reports say; run `cargo xtask schema`");
         }
     }
     Ok(0)
+}
+
+/// What `report-schema` prints: a program of its own, as only with the feature `schema` the types can describe themselves.
+fn of_the_types() -> Result<String> {
+    let program =
+        ["run", "--quiet", "--locked", "--package", "xtask", "--features", "schema", "--bin", "report-schema"];
+    let output = Command::new(env!("CARGO")).args(program).current_dir(crate::root()?).output()?;
+    ensure!(output.status.success(), "cargo {}:\n{}", program.join(" "), String::from_utf8_lossy(&output.stderr));
+    Ok(String::from_utf8(output.stdout)?)
 }
 
 /// A section for each command, in the order of the schema; and one for each part.
@@ -78,27 +100,43 @@ fn section(name: &str, schema: &Value) -> String {
     format!("\n## {name}\n\n`{what}`\n{made}\n{}", keys(schema))
 }
 
-/// The allowed values of a definition, or the definitions whose keys it includes.
+/// The definitions whose keys a definition includes.
 fn composition(schema: &Value) -> Option<String> {
-    if let Some(words) = schema["enum"].as_array() {
-        let words: Vec<String> = words.iter().map(|word| format!("`{word}`")).collect();
-        return Some(format!("One of {}.", words.join(", ")));
-    }
     let all = list(&schema["allOf"], ", ").map(|all| format!("With all keys of {all}."));
-    all.or_else(|| Some(format!("With all keys of one of these: {}.", list(&schema["anyOf"], " or ")?)))
+    let any = list(&schema["anyOf"], " or ").map(|any| format!("With all keys of one of these: {any}."));
+    let both: Vec<String> = all.into_iter().chain(any).collect();
+    (!both.is_empty()).then(|| both.join(" "))
 }
 
-/// A line for each key.
+/// A line for each key, and for each alternative.
 fn keys(schema: &Value) -> String {
     let always = |key: &str| schema["required"].as_array().is_some_and(|all| all.iter().any(|name| name == key));
     let line = |(key, schema): (&String, &Value)| {
-        let what = schema["description"].as_str().map(|what| format!(": {what}")).unwrap_or_default();
         let optional = if always(key) { "" } else { "optional, " };
-        format!("- `{key}` ({optional}{}){what}\n", kind(schema))
+        format!("- `{key}` ({optional}{}){}\n", kind(schema), description(schema))
     };
     let is_everywhere = |key: &str, schema: &Value| EVERYWHERE.contains(&key) && schema.get("const").is_some();
     let properties = schema["properties"].as_object().into_iter().flatten();
-    properties.filter(|(key, schema)| !is_everywhere(key, schema)).map(line).collect()
+    let lines = properties.filter(|(key, schema)| !is_everywhere(key, schema)).map(line);
+    lines.chain(schema["oneOf"].as_array().into_iter().flatten().map(alternative)).collect()
+}
+
+/// `- `exact`: Bit for bit.`; with keys, by the one that tells it from the others, and a line for each of them.
+fn alternative(schema: &Value) -> String {
+    let what = description(schema);
+    let Some(mut own) = schema["properties"].as_object().cloned() else {
+        return format!("- `{}`{what}\n", schema["const"].as_str().unwrap_or_default());
+    };
+    let tag = own.iter().find(|(_, value)| value.get("const").is_some()).map(|(key, value)| (key.clone(), kind(value)));
+    let (key, value) = tag.unwrap_or_default();
+    own.remove(&key);
+    let keys = keys(&serde_json::json!({"properties": own, "required": schema["required"]}));
+    let keys: String = keys.lines().map(|line| format!("  {line}\n")).collect();
+    format!("- with `{key}` {value}{what}\n{keys}")
+}
+
+fn description(schema: &Value) -> String {
+    schema["description"].as_str().map(|what| format!(": {what}")).unwrap_or_default()
 }
 
 /// The type of a value, in words.
@@ -106,8 +144,7 @@ fn kind(schema: &Value) -> String {
     if let Some(name) = referred(schema) {
         return format!("[{name}](schema-parts.md#{name})");
     }
-    let also = |key: &str| list(&schema[key], " or ");
-    if let Some(one) = also("anyOf").or_else(|| also("allOf")).or_else(|| also("oneOf")) {
+    if let Some(one) = list(&schema["anyOf"], " or ") {
         return one;
     }
     if let Some(value) = schema.get("const") {
@@ -140,6 +177,6 @@ fn list(schemas: &Value, between: &str) -> Option<String> {
 mod tests {
     #[test]
     fn the_pages_say_what_the_schema_says() {
-        super::run(true).unwrap();
+        super::write_pages(true).unwrap();
     }
 }

@@ -50,6 +50,7 @@ pub struct Baseline {
 
 /// Who allows taps to differ, and why. A baseline of parity needs neither.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Accepted {
     /// Who.
     pub by: Option<String>,

@@ -11,6 +11,7 @@ pub type Params = BTreeMap<&'static str, Value>;
 
 /// How sure a cause is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum CauseCertainty {
     /// With the mistake imitated, no more than rounding is left.
@@ -28,10 +29,11 @@ pub enum CauseCertainty {
 
 /// What is known of the cause of one fault.
 #[derive(Clone, Debug, Default, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Diagnosis {
-    /// The id of the mistake, where it is proved.
+    /// The id of the mistake, where it is proved: with it imitated, no more than rounding is left.
     pub cause: Option<&'static str>,
-    /// Its parameters.
+    /// Its parameters, by name.
     pub params: Params,
     /// How sure it is.
     #[serde(rename = "match")]
@@ -64,12 +66,13 @@ pub struct Diagnosis {
 
 /// What an operation computes instead.
 #[derive(Clone, Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct MeasuredLaw {
     /// The kind of law, of a closed list: docs/reference/laws.md.
     pub form: &'static str,
     /// What it does, in words.
     pub words: String,
-    /// Its numbers.
+    /// Its numbers, by name.
     pub parameters: Params,
     /// Where it differs from the right operation; "all" is everywhere.
     pub support: Support,
@@ -87,13 +90,32 @@ pub struct MeasuredLaw {
     /// Other laws that give the same numbers here.
     pub equivalent: Vec<String>,
     /// `measured`: a law; `table`: true numbers without a law.
+    #[cfg_attr(feature = "schema", schemars(extend("enum" = ["measured", "table"])))]
     pub status: &'static str,
     /// What was measured, to be drawn: its `kind`, and numbers.
+    #[cfg_attr(feature = "schema", schemars(with = "Option<Drawn>"))]
     pub data: Option<Value>,
+}
+
+/// What was measured of a law, to be drawn.
+#[cfg(feature = "schema")]
+#[derive(schemars::JsonSchema)]
+#[serde(tag = "kind", rename_all = "lowercase")]
+#[expect(dead_code, reason = "describes `MeasuredLaw::data`")]
+enum Drawn {
+    /// The frequency of each pair of a rotation.
+    Angles { right: Vec<f64>, measured: Vec<f64> },
+    /// A function.
+    Curve { x: Vec<f64>, y: Vec<f64> },
+    /// Of each head, a row of 0 and 1 for each query.
+    Mask { sees: Vec<Vec<String>> },
+    /// The gain of each channel.
+    Gain { right: Vec<f64>, measured: Vec<f64> },
 }
 
 /// Where a law differs from the right operation.
 #[derive(Clone, Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Support {
     /// Which layers.
     pub layers: String,
@@ -107,6 +129,7 @@ pub struct Support {
 
 /// Description length.
 #[derive(Clone, Copy, Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Bits {
     /// What stating the law costs.
     pub paid: f64,
@@ -116,6 +139,7 @@ pub struct Bits {
 
 /// Places of a law, by their taps.
 #[derive(Clone, Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ProvedOn {
     /// Where it was fitted.
     pub fitted: Vec<String>,
@@ -125,6 +149,7 @@ pub struct ProvedOn {
 
 /// A mistake of the catalogue.
 #[derive(Clone, Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct CauseOf {
     /// Its id.
     pub cause: &'static str,
@@ -136,6 +161,7 @@ pub struct CauseOf {
 
 /// What a mistake leaves of the error at one place.
 #[derive(Clone, Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Residual {
     /// The tap that shows it, and its step.
     pub at: String,
@@ -147,6 +173,7 @@ pub struct Residual {
 
 /// All products with weights in another arithmetic.
 #[derive(Clone, Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct OtherArithmetic {
     /// How many products could be judged.
     pub products: usize,

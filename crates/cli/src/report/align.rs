@@ -7,6 +7,7 @@ use crate::report::Header;
 
 /// The report of `firstdiff align`.
 #[derive(Clone, Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Align {
     /// Schema and command.
     #[serde(flatten)]

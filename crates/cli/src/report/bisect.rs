@@ -6,6 +6,7 @@ use crate::report::{Compare, Conclusion, Header, TapEntry};
 
 /// The report of `firstdiff bisect`.
 #[derive(Clone, Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Bisect {
     /// The comparison of all that was seen, or why there is none.
     #[serde(flatten)]
@@ -36,6 +37,7 @@ pub struct Bisect {
 
 /// The comparison of all that was seen, or why there is none.
 #[derive(Clone, Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(untagged)]
 pub enum BisectComparison {
     /// What was seen was compared.
@@ -46,6 +48,7 @@ pub enum BisectComparison {
 
 /// The report where nothing was compared.
 #[derive(Clone, Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct NoAnswer {
     /// Schema and command.
     #[serde(flatten)]
@@ -56,13 +59,16 @@ pub struct NoAnswer {
     /// Always null.
     pub first_divergence: (),
     /// Always empty.
+    #[cfg_attr(feature = "schema", schemars(extend("maxItems" = 0)))]
     pub taps: Vec<TapEntry>,
     /// Always empty.
+    #[cfg_attr(feature = "schema", schemars(extend("maxItems" = 0)))]
     pub warnings: Vec<String>,
 }
 
 /// A tap that two runs of one command wrote differently.
 #[derive(Clone, Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Unrepeated {
     /// Its name.
     pub tap: String,
@@ -76,6 +82,7 @@ pub struct Unrepeated {
 
 /// One run of the engine.
 #[derive(Clone, Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "run"))]
 pub struct EngineRunReport {
     /// The taps it was asked for.
     pub taps: String,
@@ -100,6 +107,7 @@ pub struct EngineRunReport {
 
 /// The runs of an earlier start.
 #[derive(Clone, Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct KeptRuns {
     /// How many.
     pub runs: usize,
@@ -115,6 +123,7 @@ pub struct KeptRuns {
 
 /// A tap that was seen at all of its positions.
 #[derive(Clone, Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct SeenWhole {
     /// Its name.
     pub tap: String,

@@ -18,11 +18,12 @@ use crate::words::{layers_in_short, layers_of, shorten};
 
 /// The report of `firstdiff report`: where two runs diverge and, where the model is available, why.
 #[derive(Clone, Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "report"))]
 pub struct CompareAndExplain {
     /// The comparison.
     #[serde(flatten)]
     pub compare: Compare,
-    /// What is wrong; `None` where nothing differs, or no model is available.
+    /// What `explain` says; null where nothing differs, or no model is available.
     pub explained: Option<Explain>,
     /// Why no cause could be searched, where that is so.
     pub no_cause: Option<String>,
@@ -30,6 +31,7 @@ pub struct CompareAndExplain {
 
 /// The report of `firstdiff explain`.
 #[derive(Clone, Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Explain {
     /// Schema and command.
     #[serde(flatten)]
@@ -54,6 +56,7 @@ pub struct Explain {
 
 /// What an engine was asked for, run by run.
 #[derive(Clone, Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "asked"))]
 pub struct EngineQueries {
     /// The engine's command line.
     pub engine: String,
@@ -73,6 +76,7 @@ pub struct EngineQueries {
 
 /// One fault.
 #[derive(Clone, Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Explained {
     /// The first tap whose operation is wrong.
     pub tap: Option<String>,
@@ -111,9 +115,9 @@ pub struct Explained {
     pub note: Option<String>,
     /// What to do next, where that is not to fix it.
     pub next: Option<String>,
-    /// Taps to record next, to find out which operation it is, and to measure it.
+    /// Taps to record next, to find out in which layer it is, or which operation it is, and to measure it.
     pub record_next: Vec<String>,
-    /// The positions that are wrong at the first tap that shows it, where some are right.
+    /// The token positions of the step that are wrong at the first tap that shows it, where some are right.
     pub wrong_positions: Option<Vec<usize>>,
     #[serde(skip)]
     pub(crate) positions_in_words: Option<String>,
@@ -132,6 +136,7 @@ fn size_in_words(finding: &Finding) -> String {
 
 /// A mistake that was tried.
 #[derive(Clone, Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Tried {
     /// Its id.
     pub cause: &'static str,
@@ -141,6 +146,7 @@ pub struct Tried {
 
 /// A reference, explained like a candidate.
 #[derive(Clone, Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct OfReference {
     /// The conclusion about it.
     #[serde(flatten)]

@@ -9,6 +9,7 @@ use crate::session::Comparison;
 
 /// The report of `firstdiff gate`.
 #[derive(Clone, Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Gate {
     /// The comparison.
     #[serde(flatten)]
@@ -26,6 +27,7 @@ pub struct Gate {
 
 /// A tap that is worse than its baseline, or no longer needs to be accepted.
 #[derive(Clone, Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "regression"))]
 pub struct RegressionReport {
     /// Its name.
     pub tap: String,

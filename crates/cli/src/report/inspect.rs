@@ -12,11 +12,13 @@ use crate::words::safe;
 
 /// The report of `firstdiff inspect`.
 #[derive(Clone, Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Inspect {
     /// Schema and command.
     #[serde(flatten)]
     pub header: Header,
     /// Always null: the findings are no verdict.
+    #[cfg_attr(feature = "schema", schemars(with = "()"))]
     pub verdict: Option<Verdict>,
     /// The dump.
     pub candidate: Provenance,
@@ -38,6 +40,7 @@ pub struct Inspect {
 
 /// How many kinds of findings there are, by certainty.
 #[derive(Clone, Copy, Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct FindingCounts {
     /// No right engine does this.
     pub certain: usize,
@@ -47,8 +50,10 @@ pub struct FindingCounts {
     pub note: usize,
 }
 
-/// Something noticed in a single dump.
+/// Something noticed in a single dump. Any other key is one of its numbers, by name: `count`, `factor`, `inf`, `least`, `mass`, `most`, `nan`, `positions`,
+/// `ratio`, `rms`, `rows`, `share`, `spread`, `tail`, `token` or `tokens`.
 #[derive(Clone, Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "seen"))]
 pub struct InspectFindingReport {
     /// The tap it was seen in.
     pub tap: String,
@@ -56,7 +61,8 @@ pub struct InspectFindingReport {
     pub taps: Vec<String>,
     /// The step.
     pub step: u32,
-    /// `certain`, `likely` or `note`.
+    /// `certain`: no right engine does this; `likely`: most do not; `note`: worth knowing.
+    #[cfg_attr(feature = "schema", schemars(extend("enum" = ["certain", "likely", "note"])))]
     pub sure: &'static str,
     /// The kind of finding: `not-finite`, `future-attended` ..
     pub what: &'static str,

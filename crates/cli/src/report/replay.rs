@@ -16,6 +16,7 @@ use crate::words::{layers_in_short, shorten, taps_in_words};
 
 /// The report of `firstdiff replay`.
 #[derive(Clone, Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Replay {
     /// Schema and command.
     #[serde(flatten)]
@@ -36,6 +37,7 @@ pub struct Replay {
 
 /// What `replay` and `explain` judged, and every tap.
 #[derive(Clone, Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "replayed"))]
 pub struct ReplayInputs {
     /// The arithmetic in which it was judged.
     #[serde(flatten)]
@@ -62,6 +64,7 @@ pub struct ReplayInputs {
 
 /// A router that sends tokens to other experts than the reference's.
 #[derive(Clone, Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Routed {
     /// The tap.
     pub tap: String,
@@ -79,6 +82,7 @@ pub struct Routed {
 
 /// Why tokens go to other experts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum RoutingCause {
     /// Rounding decides between them: no fault.
@@ -138,6 +142,7 @@ fn in_words(routing: &Routing, because: RoutingCause) -> String {
 
 /// A model's family and size.
 #[derive(Clone, Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Architecture {
     /// Its family.
     pub family: String,
@@ -149,6 +154,7 @@ pub struct Architecture {
 
 /// One tap, judged on the candidate's own inputs.
 #[derive(Clone, Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ReplayedTap {
     /// Status and measures against the right value.
     #[serde(flatten)]
@@ -165,6 +171,7 @@ pub struct ReplayedTap {
 
 /// What was added to the residual stream.
 #[derive(Clone, Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Fit {
     /// How many times the stream before it is in the sum; 1 where it is right.
     pub x: f64,
@@ -182,6 +189,7 @@ pub struct Fit {
 
 /// A wrong operation.
 #[derive(Clone, Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct WrongOperation {
     /// The first tap that shows it.
     pub tap: String,

@@ -14,6 +14,7 @@ const FIRST: usize = 6;
 
 /// The report of `firstdiff show`.
 #[derive(Clone, Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Show {
     /// Schema and command.
     #[serde(flatten)]
@@ -34,6 +35,7 @@ pub struct Show {
 
 /// A tensor's values in a few numbers. Values that are not finite are counted, and enter no other number.
 #[derive(Clone, Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "shown"))]
 pub struct TensorSummary {
     /// Its name.
     pub tap: String,
@@ -65,6 +67,7 @@ pub struct TensorSummary {
 
 /// Root of the mean square of groups of values: token positions downwards, the elements of a position to the right.
 #[derive(Clone, Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Map {
     /// Its head, where it shows a single one.
     pub head: Option<usize>,

@@ -11,6 +11,7 @@ use crate::report::{CauseCertainty, Conclusion, Header};
 
 /// The report of `firstdiff weights`.
 #[derive(Clone, Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Weights {
     /// Schema and command.
     #[serde(flatten)]
@@ -42,6 +43,7 @@ pub struct Weights {
 
 /// One of the two.
 #[derive(Clone, Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct WeightFile {
     /// Where it was read.
     pub path: String,
@@ -55,6 +57,7 @@ pub struct WeightFile {
 
 /// Matrices that have nothing in common.
 #[derive(Clone, Copy, Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "unlike"))]
 pub struct UnrelatedMatrices {
     /// How many.
     pub unlike: usize,
@@ -64,6 +67,7 @@ pub struct UnrelatedMatrices {
 
 /// Tensors that were not checked for one reason.
 #[derive(Clone, Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct NotChecked {
     /// The reason.
     pub reason: String,
@@ -73,6 +77,7 @@ pub struct NotChecked {
 
 /// How many tensors are in which state.
 #[derive(Clone, Copy, Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct TensorCounts {
     /// The same values.
     pub identical: usize,
@@ -88,6 +93,7 @@ pub struct TensorCounts {
 
 /// Something wrong, with all tensors it is wrong in.
 #[derive(Clone, Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Difference {
     /// The id of the mistake, where it was proved.
     pub cause: Option<&'static str>,
@@ -104,6 +110,7 @@ pub struct Difference {
 
 /// One tensor.
 #[derive(Clone, Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Tensor {
     /// Its name at Hugging Face, or its own.
     pub tensor: String,
@@ -115,7 +122,8 @@ pub struct Tensor {
     pub types: [Option<&'static str>; 2],
     /// Its shape in the first file that has it.
     pub shape: Vec<usize>,
-    /// `exact`, `rounding`, `tied`, `diverged` or `unchecked`.
+    /// `tied`: one side uses another of its own tensors for it, as the other side in fact does.
+    #[cfg_attr(feature = "schema", schemars(extend("enum" = ["exact", "rounding", "tied", "diverged", "unchecked"])))]
     pub status: &'static str,
     /// Why it was not checked.
     pub reason: Option<String>,

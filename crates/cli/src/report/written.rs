@@ -6,6 +6,7 @@ use crate::report::{Header, names};
 
 /// The report of `firstdiff dump`.
 #[derive(Clone, Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Dump {
     /// Schema and command.
     #[serde(flatten)]
@@ -18,6 +19,7 @@ pub struct Dump {
 
 /// The report of `firstdiff import`.
 #[derive(Clone, Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Import {
     /// Schema and command.
     #[serde(flatten)]

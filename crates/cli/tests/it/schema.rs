@@ -48,7 +48,7 @@ fn check(root: &Value, rule: &Value, value: &Value, at: &str, errors: &mut Vec<S
                     known.extend(check(root, part, value, at, errors));
                 }
             }
-            "anyOf" => {
+            "anyOf" | "oneOf" => {
                 let mut tried = Vec::new();
                 let fits = says.as_array().unwrap().iter().find_map(|part| {
                     let before = tried.len();
@@ -108,7 +108,10 @@ fn check(root: &Value, rule: &Value, value: &Value, at: &str, errors: &mut Vec<S
             "maxItems" if value.as_array().is_some_and(|list| list.len() as u64 > says.as_u64().unwrap()) => {
                 errors.push(format!("{at}: more than {says}"));
             }
-            "maxItems" => {}
+            "minItems" if value.as_array().is_some_and(|list| (list.len() as u64) < says.as_u64().unwrap()) => {
+                errors.push(format!("{at}: fewer than {says}"));
+            }
+            "minItems" | "maxItems" => {}
             "enum" if !says.as_array().unwrap().contains(value) => {
                 errors.push(format!("{at}: {value} is none of {says}"))
             }

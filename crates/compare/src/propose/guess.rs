@@ -52,6 +52,7 @@ const WORDS: [(Site, &str); 27] = [
 
 /// Why a name is proposed for a tap.
 #[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "by", rename_all = "lowercase")]
 pub enum ProposalBasis {
     /// The same values, in any order.
@@ -78,6 +79,7 @@ pub enum ProposalBasis {
 
 /// The second-best tap.
 #[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct NextTap {
     /// Its name.
     pub tap: String,

@@ -15,6 +15,7 @@ use crate::tolerance::{Extent, Profile, allowed_nmse};
 
 /// The tap proposed for a name.
 #[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "proposed"))]
 pub struct Proposal {
     /// The name, with `{N}` for the layer where it fits all of them.
     pub name: String,
@@ -27,6 +28,7 @@ pub struct Proposal {
 
 /// A name whose tensor holds the same values as another's.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "aliased"))]
 pub struct Alias {
     /// The name.
     pub name: String,

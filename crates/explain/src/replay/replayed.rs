@@ -169,6 +169,7 @@ pub struct Routing {
 
 /// A token that goes to other experts.
 #[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Rerouted {
     /// The token.
     #[serde(rename = "token")]

@@ -11,8 +11,9 @@ use crate::report::{
 use crate::session::{ByModel, Comparison};
 use crate::words::{by_channel, group};
 
-/// The report of `firstdiff compare`.
+/// The report of `firstdiff compare`, which those of `gate`, `bisect` and `report` contain.
 #[derive(Clone, Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "comparison"))]
 pub struct Compare {
     /// Schema and command.
     #[serde(flatten)]
@@ -24,6 +25,7 @@ pub struct Compare {
     #[serde(flatten)]
     pub judged_in: JudgedIn,
     /// The side that shows the type of a cache, where that is assumed.
+    #[cfg_attr(feature = "schema", schemars(extend("enum" = ["reference", "candidate", null])))]
     pub cache_shown_by: Option<&'static str>,
     /// The second right run.
     pub noise: Option<NoiseRun>,
@@ -54,7 +56,7 @@ pub struct Compare {
     /// How the two were aligned by token position, where their chunks differ.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub alignment: Option<Alignment>,
-    /// Taps that had to be compared (`--require`) and were not.
+    /// Taps that had to be compared (`--require`) and were not; absent where there are none.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub required_unchecked: Vec<RequiredUnchecked>,
     /// The log of the taps that `--why` asks for.
@@ -64,6 +66,7 @@ pub struct Compare {
 
 /// A tap that had to be compared and was not.
 #[derive(Clone, Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct RequiredUnchecked {
     /// Its name.
     pub tap: String,
@@ -77,6 +80,7 @@ pub struct RequiredUnchecked {
 
 /// The first tap that differs though all its inputs agree.
 #[derive(Clone, Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct FirstDivergence {
     /// Its name.
     pub tap: String,
@@ -105,7 +109,7 @@ pub struct FirstDivergence {
     pub unchecked_between: Vec<String>,
     /// The first tap behind it that agrees again: the difference reaches no further.
     pub recovers_at: Option<String>,
-    /// Keys and values of token positions that were not compared are read on the way.
+    /// Whether keys and values of token positions that were not compared are read on the way.
     pub keys_not_compared: bool,
     /// Why it differs, where its size alone does not show that.
     pub reason: Option<String>,
@@ -126,8 +130,10 @@ pub struct FirstDivergence {
 
 /// Where along one axis an error is.
 #[derive(Clone, Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Region {
     /// `positions`, `heads`, `ranks`, `channels` or `keys`.
+    #[cfg_attr(feature = "schema", schemars(extend("enum" = ["positions", "heads", "ranks", "channels", "keys"])))]
     pub axis: &'static str,
     /// Which are right, and how far off the others are.
     pub text: String,
@@ -135,6 +141,7 @@ pub struct Region {
 
 /// Layers of which no tap was recorded.
 #[derive(Clone, Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "missing"))]
 pub struct UnrecordedLayersReport {
     /// The last layer before them.
     pub after: Option<u32>,
@@ -144,6 +151,7 @@ pub struct UnrecordedLayersReport {
 
 /// The error of one tap, taken apart.
 #[derive(Clone, Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Anatomy {
     /// NMSE of each position.
     pub positions: Vec<f64>,
@@ -161,6 +169,7 @@ pub struct Anatomy {
 
 /// A constant factor on the reference.
 #[derive(Clone, Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Factor {
     /// The factor.
     pub factor: f64,
@@ -170,6 +179,7 @@ pub struct Factor {
 
 /// The error of one rank's part.
 #[derive(Clone, Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Rank {
     /// The rank's folder.
     pub rank: String,
@@ -183,6 +193,7 @@ pub struct Rank {
 
 /// A change that turns the reference into the candidate, to rounding.
 #[derive(Clone, Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "explains"))]
 pub struct SimpleChange {
     /// The change, in words.
     pub change: String,
@@ -192,6 +203,7 @@ pub struct SimpleChange {
 
 /// Two runs aligned by token position.
 #[derive(Clone, Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Alignment {
     /// The chunks in which the reference took the tokens.
     pub reference: Chunks,
@@ -209,6 +221,7 @@ pub struct Alignment {
 
 /// How a run took its tokens.
 #[derive(Clone, Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Chunks {
     /// In words.
     pub how: String,
@@ -218,6 +231,7 @@ pub struct Chunks {
 
 /// Positions that both sides took in one step.
 #[derive(Clone, Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Cell {
     /// The first, and one past the last.
     pub positions: [usize; 2],
@@ -229,6 +243,7 @@ pub struct Cell {
 
 /// The counts of taps in each phase.
 #[derive(Clone, Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Phases {
     /// In the prefill.
     pub prefill: Phase,
@@ -238,6 +253,7 @@ pub struct Phases {
 
 /// How many taps of a phase agree, differ, or were not checked.
 #[derive(Clone, Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Phase {
     /// Exact, or within rounding.
     pub agree: usize,

@@ -28,6 +28,7 @@ pub const SCHEMA: u32 = 2;
 
 /// The first fields of every command's report.
 #[derive(Clone, Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Header {
     /// [`SCHEMA`].
     pub schema: u32,
@@ -44,6 +45,7 @@ impl Header {
 
 /// What is concluded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
     /// All that was compared agrees, and that was enough to decide.
@@ -56,6 +58,7 @@ pub enum Verdict {
 
 /// A verdict, and why nothing can be concluded, where that is so.
 #[derive(Clone, Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Conclusion {
     /// What is concluded.
     pub verdict: Verdict,

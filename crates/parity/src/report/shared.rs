@@ -10,6 +10,7 @@ use crate::session::noise::SecondRun;
 
 /// Where a dump comes from, as its dump.json says.
 #[derive(Clone, Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Provenance {
     /// Where it was read.
     pub path: String,
@@ -46,8 +47,9 @@ impl Provenance {
     }
 }
 
-/// How far a tap of the candidate is off.
+/// How far a tap of the candidate is off. Null: not measured, or not finite.
 #[derive(Clone, Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Measures {
     /// Σ(c−r)²/Σr².
     pub nmse: Option<f64>,
@@ -102,6 +104,7 @@ impl Measures {
 
 /// One tap.
 #[derive(Clone, Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "tap"))]
 pub struct TapEntry {
     /// Its name.
     pub tap: String,
@@ -118,6 +121,7 @@ pub struct TapEntry {
     pub measures: Measures,
     /// `last` where one row was compared, which is the last one.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(extend("const" = "last")))]
     pub rows: Option<&'static str>,
 }
 
@@ -138,6 +142,7 @@ impl TapEntry {
 
 /// How many taps have which status.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Counts {
     /// Bit for bit.
     pub exact: usize,
@@ -185,8 +190,10 @@ impl Counts {
 
 /// The arithmetic in which a run was judged.
 #[derive(Clone, Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct JudgedIn {
-    /// The profile.
+    /// The profile: in whose arithmetic it was judged.
+    #[cfg_attr(feature = "schema", schemars(extend("enum" = ["exact", "f32", "f16", "bf16", "ggml"])))]
     pub profile: &'static str,
     /// Where the profile comes from.
     pub profile_reason: String,
@@ -200,6 +207,7 @@ pub struct JudgedIn {
 
 /// A coarser arithmetic, which only the candidate's own metadata asks for.
 #[derive(Clone, Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "loosened"))]
 pub struct CoarserProfileReport {
     /// What its dump.json declares.
     pub profile: &'static str,
@@ -225,6 +233,7 @@ impl CoarserProfileReport {
 
 /// A second right run (`--noise`), and where it shows nothing.
 #[derive(Clone, Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "noise"))]
 pub struct NoiseRun {
     /// Where it was read.
     pub path: String,
@@ -234,12 +243,13 @@ pub struct NoiseRun {
     pub lacking: Vec<String>,
     /// Taps at which it equals the reference.
     pub equal: Vec<String>,
-    /// The error relative to it; `None` where it measured nothing.
+    /// The error relative to it; null where it measured nothing.
     pub error_over_noise: Option<Ratios>,
 }
 
 /// Ratios of the error to the noise.
 #[derive(Clone, Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Ratios {
     /// The median.
     pub median: f64,

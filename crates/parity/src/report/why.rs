@@ -7,6 +7,7 @@ use firstdiff_compare::Status;
 
 /// The log of one tap.
 #[derive(Clone, Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Why {
     /// Its name.
     pub tap: String,
@@ -22,6 +23,7 @@ pub struct Why {
 
 /// What one stage decided.
 #[derive(Clone, Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "stage"))]
 pub struct StageEntry {
     /// The stage.
     pub stage: &'static str,
