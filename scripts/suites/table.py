@@ -27,7 +27,7 @@ def laws(name, seed, some, sample_of="llama,qwen2,moe"):
 
 SUITES = [
     Suite("pages", "pages: in a headless Chromium, by click and key", "suites/test_html.py", needs="browser"),
-    Suite("dumpers", "dumpers: PyTorch and llama.cpp as references", "suites/test_dumpers.py", "", "--only llama-yarn qwen2 minimind-3 --with-checks"),
+    Suite("dumpers", "dumpers: PyTorch and llama.cpp as references", "suites/test_dumpers.py", "", "--only llama qwen2 minimind-3 --with-checks"),
     Suite("action", "action: its steps as GitHub's runner runs them", "suites/test_action.py"),
     Suite("wheel", "wheel: built, installed in a clean environment, and used", "suites/test_wheel.py", needs="wheel"),
     Suite("comparators", "other comparators: firstdiff's own answers, or all of them", "measure/compared.py", f"{COMMAND} --check --without-large", "--peers firstdiff"),
