@@ -106,15 +106,21 @@ pub(super) fn another(
     Ok(None)
 }
 
+/// Weights of a model up to which all are rounded where no product was recorded: each type takes two replays.
+const MOST_WEIGHTS: usize = 1 << 27;
+
 /// Whether at least half of the products with weights that could be judged are wrong. Where little was recorded, what is made on the way has products.
 fn most_products_are_wrong(program: &Program, replays: &Replays) -> bool {
     let judged = |(_, replayed): &(&usize, &Replayed)| replayed.report.metrics.is_some();
-    let is_product = |(tap, replayed): &(&usize, &Replayed)| !replayed.through.is_empty() || is_product(program, **tap);
+    let sizes = program.weights().keys().map(|&buffer| program.buffers()[buffer].shape.iter().product::<usize>());
+    let is_small = sizes.sum::<usize>() <= MOST_WEIGHTS;
+    let has_products = |replayed: &Replayed| is_small && !replayed.through.is_empty();
+    let is_product = |(tap, replayed): &(&usize, &Replayed)| has_products(replayed) || is_product(program, **tap);
     let all = replays.taps.iter().zip(&replays.replay.taps);
     let products: Vec<&Replayed> = all.filter(judged).filter(is_product).map(|(_, replayed)| replayed).collect();
     let is_wrong = |replayed: &&&Replayed| replayed.report.status == Status::Diverged;
     let wrong: Vec<&Replayed> = products.iter().filter(is_wrong).copied().collect();
-    let are_of_many = wrong.len() >= LEAST || wrong.iter().any(|replayed| !replayed.through.is_empty());
+    let are_of_many = wrong.len() >= LEAST || wrong.iter().any(|replayed| has_products(replayed));
     are_of_many && 2 * wrong.len() >= products.len() && worst(wrong.into_iter()) <= ROUNDED_TO_16_BITS
 }
 

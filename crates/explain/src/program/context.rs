@@ -10,6 +10,7 @@ use firstdiff_trace::Site;
 use ndarray::{ArrayD, Dimension, IxDyn};
 
 use crate::program::arrays::{array, floats};
+use crate::program::condition::PRODUCTS;
 use crate::program::held::Held;
 use crate::replay::right::distance;
 use crate::tolerance::search::ROUNDED_TO_16_BITS;
@@ -151,8 +152,7 @@ impl<'a> Context<'a> {
 
     /// Whether a product made it.
     pub(crate) fn is_projected(&self, op: usize, view: &View) -> bool {
-        let products = ["linear", "addmm", "mm", "bmm", "matmul", "baddbmm"];
-        self.origin(op, view).is_some_and(|at| products.contains(&self.base(at)))
+        self.origin(op, view).is_some_and(|at| PRODUCTS.contains(&self.base(at)))
     }
 
     pub(crate) fn is_activation(&self, view: &View) -> bool {

@@ -393,6 +393,11 @@ fn around(held: &Held, tap: usize, inputs: &[usize], inner: &[Site]) -> Vec<(Str
         let is_nearest = own.layer.is_none() && there.layer == nearest;
         let whole = || is_nearest.then(|| there.to_string());
         let Some(name) = called_from(own, there, last).or_else(whole) else { continue };
+        let name = match held.place(tap).step.saturating_sub(held.place(other).step) {
+            0 => name,
+            1 => format!("{name} of the step before"),
+            steps => format!("{name} {steps} steps before"),
+        };
         let is_inner = own.layer == there.layer && inner.contains(&there.last_site());
         let Some(tensor) = held.readable(other).filter(|_| !is_inner) else { continue };
         let values = array(tensor);

@@ -27,6 +27,7 @@ use crate::mistakes::recorded::{
 use crate::mistakes::{Mistake, Params};
 use crate::program::arrays::{array, floats};
 use crate::program::change::{FunctionOfTensor as Function, computed, kept, other_operand, renamed};
+use crate::program::condition::PRODUCTS;
 use crate::program::edits::slots::{Slot, slots};
 use crate::program::form::Form;
 use crate::tolerance::search::{AS_GOOD_AS_ONE, FUNCTION_BITS, NOTHING_BITS, ORDER_BITS};
@@ -41,8 +42,6 @@ pub(super) struct Priced {
 const LARGEST: usize = 300;
 /// The longest axis of which orders are tried.
 const LONGEST: usize = 4096;
-/// Operations that multiply with a matrix, or look rows of one up.
-const PRODUCTS: [&str; 6] = ["linear", "addmm", "mm", "bmm", "matmul", "embedding"];
 /// So many forms are listed at most, the cheapest.
 const MOST: usize = 9000;
 /// Tensors of which each is tried in the place of another.
@@ -256,7 +255,9 @@ impl<'a> List<'_, 'a> {
                 found.push((3.0 + bits, &FUNCTION_DIFFERS, said("function", words.clone()), function.clone()));
             }
             // A matrix of zeros is one that was not loaded, and has a name.
-            if slot.is_of_weight && !PRODUCTS.contains(&self.context.base(slot.op)) {
+            let is_matrix =
+                |op: usize| PRODUCTS.contains(&self.context.base(op)) || self.context.base(op) == "embedding";
+            if slot.is_of_weight && !is_matrix(slot.op) {
                 let nothing: Function = Arc::new(|x| Some(ArrayD::zeros(x.raw_dim())));
                 found.push((3.0 + NOTHING_BITS, &FUNCTION_DIFFERS, said("function", "0".to_owned()), nothing));
             }
