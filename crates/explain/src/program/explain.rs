@@ -29,9 +29,9 @@ pub fn explain(
 ) -> Result<Explanation, ReplayError> {
     let begun = Instant::now();
     let mut judged = ProgramReplay::run(recording, candidate, &mut |done, total| progress("replay", done, total))?;
-    let tries_other = |begun: Instant| effort.tries(&PRECISION) && !(effort.quick && begun.elapsed() > A_MOMENT);
+    let tries_other = || effort.tries(&PRECISION) && !(effort.quick && begun.elapsed() > A_MOMENT);
     let (mut profile, mut as_declared) = (candidate.profile, None);
-    if tries_other(begun)
+    if tries_other()
         && let Some(other) = stored(&judged.recording(recording), candidate, (&judged.held, &judged.replays), progress)?
     {
         let declared = std::mem::replace(&mut judged, other.judged);
@@ -41,7 +41,7 @@ pub fn explain(
     let other = judged.other_arithmetic(recording, candidate, effort);
     let (recording, held, replays) = (&judged.recording(recording), &judged.held, &judged.replays);
     let candidate = &Candidate { cache: (judged.cache, CacheSaidBy::Word), ..*candidate };
-    if tries_other(begun)
+    if tries_other()
         && let Some(finding) = another(recording, candidate, held, replays, progress)?
     {
         return Ok(Explanation { replay: judged.replays.replay, findings: vec![finding], not_testable: Vec::new() });

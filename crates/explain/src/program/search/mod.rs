@@ -295,11 +295,11 @@ impl<'a> Search<'a> {
             return Some(found);
         }
         // Values of a tap that is wrong for a reason not known, under another name: which of the two is wrong is not known either.
-        let is_copy = |known: usize| {
-            let copied = held.get(known).filter(|_| self.unexplained.contains(&known)).map(array);
-            copied.is_some_and(|copied| copied.iter().eq(target.own.iter()))
+        let is_held_by = |other: usize| {
+            let same_size = held.get(other).filter(|x| x.shape().iter().product::<usize>() == target.own.len());
+            same_size.is_some_and(|x| array(x).iter().eq(target.own.iter()))
         };
-        if slice.known().any(is_copy) {
+        if slice.known().any(|known| self.unexplained.contains(&known) && is_held_by(known)) {
             return Some(found);
         }
         let unlisted = self.found_before(&target, &known, &all, !replayed.through.is_empty(), &mut found);
@@ -319,10 +319,9 @@ impl<'a> Search<'a> {
         self.put_last_what_shows_in_the_prompt(&target, &mut found);
         // Another form of it, or another number, may be the mistake.
         found.tried.retain(|id, _| !found.untried.contains(id) && !found.within_rounding.contains(id));
+        let asks_for_several = self.effort.faults > 1 && !self.effort.quick;
         // What another tap holds is read from there, whatever else gives it.
-        let is_held_by = |other: usize| held.get(other).is_some_and(|x| array(x).iter().eq(target.own.iter()));
-        let asks_for_several = self.effort.faults > 1 && !self.effort.quick && !(0..tap).any(is_held_by);
-        if found.reproduced.is_empty() && is_new && asks_for_several {
+        if found.reproduced.is_empty() && is_new && asks_for_several && !(0..tap).any(is_held_by) {
             self.two_together(&target, &all, tried, &mut found);
         }
         Some(found)
