@@ -4,13 +4,12 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 use clap::Args;
-use firstdiff_compare::{Naming, Profile, Proposal, ProposalBasis, propose, unnamed};
+use firstdiff_compare::{Naming, Profile, propose, unnamed};
 
 use crate::commands::print_lines;
 use crate::output::{Inputs, PARITY, print};
 use crate::progress::Bar;
-use crate::render::names::table;
-use crate::render::screen::Screen;
+use crate::render::names::{table, written};
 use crate::report::Align;
 use crate::session::reading::{ReadingArgs, TokenArgs};
 use crate::words::{safe, shorten};
@@ -91,43 +90,10 @@ pub(crate) fn run(args: AlignArgs) -> Result<u8> {
     match &args.output {
         Some(path) => {
             crate::output::write(path, &text, &inputs)?;
-            let count = |is: fn(&ProposalBasis) -> bool| naming.proposals.iter().filter(|p| is(&p.evidence)).count();
-            let sure = count(|e| matches!(e, ProposalBasis::Content { .. }));
-            let by_size = count(|e| matches!(e, ProposalBasis::Size { .. }));
-            let guessed = count(|e| matches!(e, ProposalBasis::Words | ProposalBasis::Order));
-            let seen_once = naming.proposals.iter().filter(|p| holds_other_values(p)).count();
-            let mut lines = vec![
-                format!("{sure} names found by content, written to {}", path.display()),
-                format!("{by_size} known by size alone (comments there), {} unknown", naming.unknown.len()),
-            ];
-            if guessed > 0 {
-                lines.push(format!(
-                    "{guessed} guessed by words or by the order of writing (comments there: take the # away where a guess is right)"
-                ));
-            }
-            if !naming.aliases.is_empty() {
-                lines.push(format!("{} hold the same values as another name", naming.aliases.len()));
-            }
-            lines.extend(naming.notes.iter().map(|note| format!("note: {note}")));
-            if seen_once > 0 {
-                lines.push(format!(
-                    "note: {seen_once} of them hold the reference's values in some layers or steps only: where the candidate departs, the name alone speaks for them"
-                ));
-            }
-            lines.push(
-                "next: read it, then compare with --map, or leave it as firstdiff.toml in the dump's folder or in this one".to_owned(),
-            );
-            let mut screen = Screen::default();
-            lines.iter().for_each(|line| screen.line(line));
-            print(screen.as_str())?;
+            print(written(&naming, path).as_str())?;
         }
         None if args.json.as_deref() != Some(Path::new("-")) => print(&text)?,
         None => {}
     }
     Ok(PARITY)
-}
-
-/// Whether tensors of a proposed name hold other values than its taps.
-fn holds_other_values(proposal: &Proposal) -> bool {
-    matches!(proposal.evidence, ProposalBasis::Content { matched, of, .. } if matched < of && !proposal.name.contains("{S}"))
 }

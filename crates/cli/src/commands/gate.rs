@@ -6,20 +6,21 @@ use std::path::PathBuf;
 use anyhow::{Result, bail};
 use clap::Args;
 
-use crate::baseline::{Accepted, Baseline, ROOM, Regression};
+use crate::baseline::{Accepted, Baseline, Regression};
 use crate::commands::ci::{CiArgs, unmet_in_words};
 use crate::commands::compare::finish;
 use crate::commands::{in_lines, print_lines};
 use crate::output::{DIVERGED, Inputs, PARITY, is_stdout, print};
 use crate::render::compare::render;
+use crate::render::gate::{accepted_suffix, failed_in_words, note, passed_in_words, unmet_line, worse_number};
 use crate::render::html::Page;
 use crate::render::screen::Detail;
-use crate::report::{CiFailure, CiOutcome, Gate, RequiredUnchecked, not_checked};
+use crate::report::{CiFailure, CiOutcome, Gate, RequiredUnchecked};
 use crate::session::Comparison;
 use crate::session::arithmetic::as_it_asks;
 use crate::session::incomplete::Incomplete;
 use crate::session::pair::PairArgs;
-use crate::words::{safe, taps_in_words};
+use crate::words::taps_in_words;
 
 pub(crate) const GATE_HELP: &str = "Examples:
   firstdiff gate golden/llama out/dump --baseline parity.baseline --update    once, and when the change is meant
@@ -89,7 +90,7 @@ pub(crate) fn run_gate(args: GateArgs) -> Result<u8> {
     let unmet = args.ci.required_unchecked(&judged.report, args.pair.rows.is_some())?;
     let report = Gate::new(&judged, &regressions, accepted.filter(|_| is_accepted), unmet);
     let unmet = &report.compare.required_unchecked;
-    let worse = if regressions.is_empty() && !unmet.is_empty() { String::new() } else { gate_screen(&regressions) };
+    let worse = if regressions.is_empty() && !unmet.is_empty() { String::new() } else { failed_in_words(&regressions) };
     let worse_in_words = worse + &unmet_line(unmet);
     crate::render::json::to_file(args.json.as_deref(), &report, &inputs)?;
     if let Some(path) = &args.html {
@@ -109,7 +110,7 @@ pub(crate) fn run_gate(args: GateArgs) -> Result<u8> {
             .to_file(Some(path), &inputs)?;
     }
     let held_by = accepted.filter(|_| is_accepted);
-    let passed = || in_lines(&passed_in_words(&args, &judged, baseline.as_ref(), held_by));
+    let passed = || in_lines(&passed_in_words(&args.baseline, &judged, baseline.as_ref(), held_by));
     let concluded = match (args.update, report.passed) {
         (true, _) => judged.report.verdict.name(),
         (false, true) => "gate passed",
@@ -180,37 +181,10 @@ fn update(
     Ok(format!("gate: baseline of {count} written to {path}{how}{differ}\n{}", note(judged)))
 }
 
-/// The message of a gate that passes. `accepted`: who accepted the differences.
-fn passed_in_words(
-    args: &GateArgs,
-    judged: &Comparison,
-    baseline: Option<&Baseline>,
-    accepted: Option<&Accepted>,
-) -> String {
-    let taps = taps_in_words(baseline.map_or(0, Baseline::len));
-    let (how, path) = (as_it_asks(judged.session.coarser_profile), args.baseline.display());
-    let what = if accepted.is_some() { "not parity: held to its own baseline, " } else { "" };
-    let (assumed, why) = (judged.session.assumed_cache(), accepted_suffix(accepted));
-    format!(
-        "gate: passed{how}, {what}{taps} within what {path} allows, {ROOM} times its NMSE{assumed}{why}\n{}",
-        note(judged)
-    )
-}
-
-/// Who accepted the differences, and why, to follow other words.
-fn accepted_suffix(accepted: Option<&Accepted>) -> String {
-    accepted.map_or(String::new(), |accepted| format!("; {}", safe(&accepted.in_words())))
-}
-
 /// The user for whom GitHub or GitLab runs the job, else the one who is logged in.
 fn whoever_runs_this() -> Option<String> {
     let variables = ["GITHUB_ACTOR", "GITLAB_USER_LOGIN", "USER", "USERNAME"];
     variables.iter().find_map(|name| std::env::var(name).ok().filter(|value| !value.is_empty()))
-}
-
-/// The taps that had to be compared and were not, on a line.
-fn unmet_line(unmet: &[RequiredUnchecked]) -> String {
-    unmet_in_words(unmet).map_or(String::new(), |text| format!("gate: FAILED, {text}\n"))
 }
 
 /// The reasons for the gate to fail: taps worse than the baseline, taps that had to be compared, and differences that no baseline allows.
@@ -235,36 +209,4 @@ fn failures(
         CiFailure::from_report(report, unmet).into_iter().filter(|failure| !is_accepted || failure.kind != "diverged");
     let mut reported = HashSet::new();
     worse.chain(others).filter(|failure| reported.insert(failure.place.clone())).collect()
-}
-
-/// Notes, each on a line of its own: that only the candidate asks for such a profile, and what was not checked.
-pub(crate) fn note(judged: &Comparison) -> String {
-    let loosened = judged.session.coarser_profile.map(|loosened| format!("note: {}\n", loosened.note()));
-    let open = not_checked(&judged.report, &judged.session.candidate.path().to_string_lossy());
-    let open = open.into_iter().map(|line| format!("not checked: {line}\n"));
-    loosened.into_iter().chain(open).collect()
-}
-
-fn worse_number(value: Option<f64>) -> String {
-    value.map_or("-".to_owned(), |value| format!("{value:.1e}"))
-}
-
-pub(crate) fn gate_screen(regressions: &[Regression]) -> String {
-    let mut text = format!("gate: FAILED, {}\n", taps_in_words(regressions.len()));
-    for r in regressions.iter().take(10) {
-        text += &format!(
-            "  {:<26} NMSE was {}, is {}: {}\n",
-            safe(&r.place.to_string()),
-            worse_number(r.baseline_nmse),
-            worse_number(r.now),
-            r.reason
-        );
-    }
-    if regressions.len() > 10 {
-        text += &format!("  ... and {} more\n", regressions.len() - 10);
-    }
-    if regressions.iter().any(|worse| worse.outgrown) {
-        text += "next: write the baseline again (--update), so that it allows no more than is needed\n";
-    }
-    text
 }

@@ -1,6 +1,5 @@
 //! `firstdiff import SOURCE -o DIR`: converts files of other programs into a dump of format 1.
 
-use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use anyhow::{Result, bail};
@@ -10,10 +9,10 @@ use ndarray::{ArrayViewD, IxDyn};
 
 use crate::commands::print_lines;
 use crate::output::{Inputs, PARITY};
+use crate::render::import::summary;
 use crate::report::Import;
-use crate::session::incomplete::Incomplete;
 use crate::session::reading::{ReadingArgs, token};
-use crate::words::{safe, shorten, taps_in_words, with_suggestion};
+use crate::words::{shorten, taps_in_words, with_suggestion};
 
 pub(crate) const HELP: &str = "Examples:
   firstdiff import 'out/*_cpp.npy' -o dump --tokens 1,403,407          raw floats that are called .npy
@@ -79,10 +78,9 @@ pub(crate) fn run(args: ImportArgs) -> Result<u8> {
     }
     let like = args.like.as_ref().map(Dump::open).transpose()?;
     crate::output::write_folder(&args.output, |folder| write(&args, &dump, like.as_ref(), folder))?;
-    let parts: Vec<String> = dump.parts().iter().map(|part| part.tap.to_string()).collect();
     crate::render::json::to_file(args.json.as_deref(), &Import::new(&args.output, &dump), &inputs)?;
     if args.json.as_deref() != Some(std::path::Path::new("-")) {
-        print_lines(&summary(&args, &dump, &parts))?;
+        print_lines(&summary(&args.output, &dump))?;
     }
     Ok(PARITY)
 }
@@ -164,25 +162,4 @@ fn record(recorder: &Recorder, entry: &Entry, shape: &[usize], values: &Values<'
         Values::BF16(v) => recorder.record_view(entry.tap, ArrayViewD::from_shape(IxDyn(shape), v)?)?,
     }
     Ok(())
-}
-
-fn summary(args: &ImportArgs, dump: &Dump, parts: &[String]) -> String {
-    let steps: BTreeSet<u32> = dump.entries().iter().map(|e| e.step).collect();
-    let of_steps = if steps.len() > 1 { format!(" of {} steps", steps.len()) } else { String::new() };
-    let mut text = format!("{}{of_steps} written to {}\n", taps_in_words(dump.entries().len()), args.output.display());
-    for note in Incomplete::find_in(&[("the source", dump)], None).notes() {
-        text += &format!("note: {note}; what was written says so too\n");
-    }
-    for note in dump.notes() {
-        text += &format!("note: {}\n", safe(note));
-    }
-    if !parts.is_empty() {
-        text += &format!("left out, as known in part only: {}; compare the source itself\n", shorten(parts, 4));
-    }
-    if !dump.unmapped().is_empty() {
-        let names: Vec<String> = dump.unmapped().iter().map(|n| with_suggestion(n)).collect();
-        text += &format!("left out, names that are no taps: {}\n", safe(&shorten(&names, 6)));
-        text += "next: name them in a firstdiff.toml (--map), or let `firstdiff align REF SOURCE` propose names by content\n";
-    }
-    text
 }

@@ -4,7 +4,6 @@ pub(crate) mod engine;
 pub(crate) mod evidence;
 pub(crate) mod keeper;
 pub(crate) mod kept_runs;
-pub(crate) mod render;
 
 use std::cell::Cell;
 use std::collections::BTreeSet;

@@ -1,8 +1,10 @@
-//! Writes a table of proposed names.
+//! Writes a table of proposed names, and what it holds.
 
 use std::path::Path;
 
 use firstdiff_compare::{Alias, Naming, Proposal, ProposalBasis, number};
+
+use crate::render::screen::Screen;
 
 /// The table as TOML, each line with its evidence.
 pub(crate) fn table(naming: &Naming, reference: &Path, candidate: &Path) -> String {
@@ -47,4 +49,43 @@ fn toml_string(text: &str) -> String {
         c => c.to_string(),
     });
     format!("\"{}\"", plain.collect::<String>())
+}
+
+/// What a table of names that was written to `path` holds, and what to do with it.
+pub(crate) fn written(naming: &Naming, path: &Path) -> Screen {
+    let count = |is: fn(&ProposalBasis) -> bool| naming.proposals.iter().filter(|p| is(&p.evidence)).count();
+    let sure = count(|e| matches!(e, ProposalBasis::Content { .. }));
+    let by_size = count(|e| matches!(e, ProposalBasis::Size { .. }));
+    let guessed = count(|e| matches!(e, ProposalBasis::Words | ProposalBasis::Order));
+    let seen_once = naming.proposals.iter().filter(|p| holds_other_values(p)).count();
+    let mut lines = vec![
+        format!("{sure} names found by content, written to {}", path.display()),
+        format!("{by_size} known by size alone (comments there), {} unknown", naming.unknown.len()),
+    ];
+    if guessed > 0 {
+        lines.push(format!(
+            "{guessed} guessed by words or by the order of writing (comments there: take the # away where a guess is right)"
+        ));
+    }
+    if !naming.aliases.is_empty() {
+        lines.push(format!("{} hold the same values as another name", naming.aliases.len()));
+    }
+    lines.extend(naming.notes.iter().map(|note| format!("note: {note}")));
+    if seen_once > 0 {
+        lines.push(format!(
+            "note: {seen_once} of them hold the reference's values in some layers or steps only: where the candidate departs, the name alone speaks for them"
+        ));
+    }
+    lines.push(
+        "next: read it, then compare with --map, or leave it as firstdiff.toml in the dump's folder or in this one"
+            .to_owned(),
+    );
+    let mut screen = Screen::default();
+    lines.iter().for_each(|line| screen.line(line));
+    screen
+}
+
+/// Whether tensors of a proposed name hold other values than its taps.
+fn holds_other_values(proposal: &Proposal) -> bool {
+    matches!(proposal.evidence, ProposalBasis::Content { matched, of, .. } if matched < of && !proposal.name.contains("{S}"))
 }

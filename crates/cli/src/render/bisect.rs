@@ -7,8 +7,8 @@ use firstdiff_trace::Tap;
 
 use crate::commands::bisect::{BisectionResult, EngineBisection};
 use crate::driver::kept_runs::KeptRuns;
-use crate::driver::render::{in_bytes, nondeterminism_text, run_report};
 use crate::render::compare::divergence;
+use crate::render::engine::{in_bytes, nondeterminism_text, run_report};
 use crate::render::screen::{BAD, BOLD, DIM, GOOD, Screen, WARN, paint};
 use crate::report::{Bisect, BisectComparison, Compare, SeenWhole, Unrepeated, next_step};
 use crate::session::Comparison;
