@@ -28,22 +28,24 @@
     const limit = allowed > 0 ? 10 * Math.log10(allowed) : null;
     const all = limit === null ? finite : [...finite, limit];
     const low = Math.min(...all, 0) - 10, high = Math.max(...all, low + 20);
-    const width = 320, height = 90, step = width / tenths.length;
+    const left = 44, width = 320, height = 90, step = (width - left) / tenths.length;
     const y = (t) => height - (height - 4) * (t - low) / (high - low);
     const name = (i) => {
       const [start, end] = tokens ? tokens[i] : [i * each, Math.min((i + 1) * each, count) - 1];
       return start === end ? `${what} ${start}` : `${what} ${start} to ${end}`;
     };
     const label = `${title}: the worst is ${name(worst)}, NMSE ${nmse ?? "not finite"}`;
-    const svg = make("svg", { viewBox: `0 0 ${width} ${height}`, width, height, role: "img", "aria-label": label });
+    const svg = make("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": label });
     tenths.forEach((t, i) => {
       const top = t === null ? height - 1 : t === NOT_FINITE ? 0 : y(t);
       const high_class = t === NOT_FINITE || (differs && t !== null && limit !== null && t > limit) ? "bar high" : "bar";
-      svg.append(make("rect", { class: high_class, x: (i * step).toFixed(1), y: top.toFixed(1), width: Math.max(step - 1, 0.7).toFixed(1), height: (height - top).toFixed(1) },
+      svg.append(make("rect", { class: high_class, x: (left + i * step).toFixed(1), y: top.toFixed(1), width: Math.max(step - 1, 0.7).toFixed(1), height: (height - top).toFixed(1) },
         make("title", {}, `${name(i)}: NMSE ${level(t)}`)));
     });
-    if (limit !== null) svg.append(make("line", { class: "limit", x1: 0, x2: width, y1: y(limit).toFixed(1), y2: y(limit).toFixed(1) }));
-    svg.append(make("text", { x: 2, y: 11 }, `NMSE ${number(10 ** (high / 10))}`), make("text", { x: 2, y: height - 3 }, number(10 ** (low / 10))));
+    if (limit !== null) svg.append(make("line", { class: "limit", x1: left, x2: width, y1: y(limit).toFixed(1), y2: y(limit).toFixed(1) }));
+    const mark = (y, text) => make("text", { x: left - 4, y, "text-anchor": "end" }, text);
+    const short = (value) => value >= 1e-3 && value < 1e4 ? String(Number(value.toPrecision(2))) : value.toExponential(1);
+    svg.append(mark(12, short(10 ** (high / 10))), mark(height - 1, short(10 ** (low / 10))));
     const scale = limit === null ? "logarithmic" : "logarithmic; dotted: what is allowed of the whole tap";
     return make("figure", {}, make("figcaption", {}, `${label} (${scale})`), svg);
   };
@@ -55,7 +57,7 @@
       (counts.length ? `, the others from ${number(2 ** from)} to ${number(2 ** (from + counts.length))}` : "");
     if (!counts.length) return make("figure", {}, make("figcaption", {}, label));
     const width = 320, height = 90, most = Math.max(...counts), step = width / counts.length;
-    const svg = make("svg", { viewBox: `0 0 ${width} ${height}`, width, height, role: "img", "aria-label": label });
+    const svg = make("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": label });
     counts.forEach((count, i) => {
       const tall = count ? Math.max((height - 4) * count / most, 1) : 0;
       svg.append(make("rect", { class: "bar", x: (i * step).toFixed(1), y: (height - tall).toFixed(1), width: Math.max(step - 1, 0.7).toFixed(1), height: tall.toFixed(1) },
@@ -67,7 +69,7 @@
   // Probabilities of one side, in percent: the darker the more.
   const map = (side, maps) => {
     const [rows, columns] = maps.size, values = maps[side], label = `Probabilities of head ${maps.head}, ${side}: rows are queries, columns keys`;
-    const svg = make("svg", { viewBox: `0 0 ${columns} ${rows}`, width: 200, height: Math.round(200 * rows / columns), role: "img", "aria-label": label });
+    const svg = make("svg", { viewBox: `0 0 ${columns} ${rows}`, class: "square", role: "img", "aria-label": label });
     values.forEach((percent, i) => {
       const row = Math.floor(i / columns), column = i % columns;
       const opacity = percent === null ? 1 : Math.min(Math.max(percent, 0), 100) / 100;
@@ -93,12 +95,12 @@
         bars("By head", "head", detail.heads, tap.allowed, differs), bars(`By ${detail.last}`, detail.last, detail.channels, tap.allowed, differs),
         spread(detail)].filter((chart) => chart));
       if (detail.maps) charts.append(map("reference", detail.maps), map("candidate", detail.maps));
-      panel.append(charts);
       if (detail.worst.length) {
         const rows = detail.worst.map((row) => make("tr", {}, ...row.map((text) => make("td", {}, text))));
         const head = make("tr", {}, ...["furthest apart at", "reference", "candidate"].map((text) => make("th", { scope: "col" }, text)));
-        panel.append(make("table", {}, make("thead", {}, head), make("tbody", {}, ...rows)));
+        charts.append(make("table", {}, make("thead", {}, head), make("tbody", {}, ...rows)));
       }
+      panel.append(charts);
     } else if (tap.is_measured) {
       panel.append(make("p", {}, "Where in the tap the error is, is not told on this page."));
     }

@@ -61,7 +61,7 @@ pub(crate) fn render(session: &ReplaySession, report: &Explain, verdict: &Verdic
 fn summary(findings: &[Explained]) -> String {
     let of = |kind: FindingStatus| findings.iter().filter(move |f| FindingStatus::from_diagnosis(&f.diagnosis) == kind);
     let count = |kind: FindingStatus| of(kind).count();
-    let taps = |kind: FindingStatus| of(kind).map(|f| f.taps.len()).sum();
+    let taps = |kind: FindingStatus| of(kind).map(|f| f.shown_at.len().max(f.taps.len())).sum();
     let counted = |n: usize, what: &str, how: &str| format!("{n} {what}{} {how}", if n == 1 { "" } else { "s" });
     let (arithmetic, taken_back) = (count(FindingStatus::OtherArithmetic), count(FindingStatus::TakenBack));
     let mut parts = vec![match (arithmetic, count(FindingStatus::Proved)) {

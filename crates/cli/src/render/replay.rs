@@ -84,7 +84,7 @@ fn conclusion(screen: &mut Screen, session: &ReplaySession, report: &Replay, ver
                 n => (n > 1).then(|| format!("{n} operations are wrong in themselves")),
             };
             // Of several operations that lie between two recorded taps one is wrong, and nothing says which.
-            let of_stretches = match on_the_way.len() {
+            let of_stretches = match on_the_way.iter().map(|f| f.taps.len()).sum() {
                 1 => Some("an operation on the way to one tap is wrong".to_owned()),
                 n => (n > 1).then(|| format!("operations on the way to {n} taps are wrong")),
             };
@@ -152,7 +152,11 @@ fn finding(screen: &mut Screen, operation: &WrongOperation) {
         return;
     }
     if !operation.span.is_empty() {
-        let how = if operation.is_in_part { "not recorded at all token positions" } else { "not recorded" };
+        let how = match (operation.is_in_part, operation.is_recorded) {
+            (true, _) => "not recorded at all token positions",
+            (_, true) => "recorded, and not judged,",
+            _ => "not recorded",
+        };
         let text = format!("{how} between: {}; the fault may be in any of them", shorten(&operation.span, 5));
         screen.line(&format!("    {text}"));
     }

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 
 use firstdiff_compare::{Verdict, number};
 use firstdiff_explain::weights::{Compared, Comparison, Note, State};
-use firstdiff_model::meaning;
 
 use crate::render::screen::{BAD, BOLD, DIM, GOOD, Screen, WARN, paint};
 use crate::report::{NotChecked, Weights};
@@ -133,13 +132,18 @@ fn fold_layers(names: &[String]) -> String {
     let mut roles: BTreeMap<String, Vec<u32>> = BTreeMap::new();
     let mut rest = Vec::new();
     for name in names {
-        match meaning(name).and_then(|w| w.layer) {
-            Some(layer) => roles.entry(name.replacen(&format!(".{layer}."), ".{}.", 1)).or_default().push(layer),
+        match name.split('.').find_map(|part| part.parse().ok()) {
+            Some(layer) => {
+                roles.entry(name.replacen(&format!(".{layer}."), ".{}.", 1)).or_default().push(layer);
+            }
             None => rest.push(safe(name)),
         }
     }
     rest.extend(roles.into_iter().map(|(name, layers)| name.replace("{}", &layers_in_short(layers))));
-    shorten(&rest, 4)
+    match rest.len() > 4 {
+        true => format!("{} ... {} ({})", rest[..3].join(", "), rest[rest.len() - 1], tensors(names.len())),
+        false => rest.join(", "),
+    }
 }
 
 /// Equal notes on several tensors become one.

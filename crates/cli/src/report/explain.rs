@@ -257,10 +257,19 @@ const NEXT_TO_NOTHING: f64 = 1e-2;
 
 /// The taps that divide the span of a fault, and are not in the candidate's dump.
 fn not_recorded(finding: &Finding, replay: &Replay, candidate: &Dump) -> Vec<Tap> {
-    let is_there = |tap: &Tap| candidate.all_entries().iter().any(|entry| entry.tap == *tap);
-    let is_recorded = |tap: &Tap| is_there(tap) && !replay.is_held_in_part(&[*tap]);
-    dividing_taps(replay, &finding.through).into_iter().filter(|tap| !is_recorded(tap)).collect()
+    unrecorded(dividing_taps(replay, &finding.through), replay, candidate)
 }
+
+/// Those of some taps that are not in the candidate's dump, or in part.
+pub(super) fn unrecorded(taps: Vec<Tap>, replay: &Replay, candidate: &Dump) -> Vec<Tap> {
+    let entries = candidate.all_entries();
+    let is_there = |tap: &Tap| entries.iter().any(|entry| entry.tap == *tap);
+    taps.into_iter().filter(|tap| !is_there(tap) || replay.is_held_in_part(&[*tap])).collect()
+}
+
+/// What is to be done where the taps between were recorded.
+pub(super) const NOT_JUDGED: &str =
+    "the taps in between were recorded, and could not be judged: see what was not checked";
 
 /// `wrong at positions 5 to 13, right before`.
 fn positions_in_words((wrong, right_before): &(Vec<usize>, bool)) -> String {
@@ -282,14 +291,14 @@ fn next(finding: &Finding, replay: &Replay, to_record: &[Tap]) -> Option<String>
         _ if !finding.is_blamed() => None,
         (Match::Measured, _) => {
             let tried = finding.tried.len();
-            Some(format!("none of the mistakes tried here ({tried}) reproduces it: look in your code for what it says"))
+            Some(format!(
+                "no listed mistake gives it in the forms and places tried here ({tried}): look in your code for what it says"
+            ))
         }
         (_, []) => Some(this_code(finding, replay)),
         _ => {
             if to_record.is_empty() {
-                return Some(
-                    "the taps in between were recorded, and could not be judged: see what was not checked".into(),
-                );
+                return Some(NOT_JUDGED.into());
             }
             let layers: BTreeSet<_> = to_record.iter().filter_map(Tap::block).collect();
             let tells = if layers.len() > 1 { "in which layer it is" } else { "between which of them it is" };
@@ -310,13 +319,10 @@ fn this_code(finding: &Finding, replay: &Replay) -> String {
     };
     let is_stretch = own().any(|tap| tap.stretch.is_some());
     let code = if is_stretch { "look at the code of all these operations" } else { "look at this code" };
-    let what = "it is wrong by what";
-    let mut text = match own().find_map(|t| t.takes_up) {
-        None => format!("{code} and its weights alone: {what} it reads itself"),
-        Some(state) => {
-            format!("{code}, its weights, and {state}, which is not recorded: {what} else it reads")
-        }
-    };
+    let state = own().find_map(|t| t.takes_up).map_or(String::new(), |state| format!(", {state} (not recorded)"));
+    let mut text = format!(
+        "{code}, its weights{state} and what it is passed: of the inputs that were recorded another value is due"
+    );
     for (how, is) in [("wrong too", Status::Diverged), ("not checked", Status::Unchecked)] {
         let taps = replay.taps.iter().filter(is_read).filter(|t| t.report.status == is && t.is_blamed());
         let taps = names(taps.map(|t| t.report.place).collect::<Vec<_>>());

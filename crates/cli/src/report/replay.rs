@@ -6,6 +6,7 @@ use firstdiff_compare::{Place, Report, Status, Verdict, number};
 use firstdiff_explain::replay::{Reason, Replayed, Rerouted, Routing};
 use serde::Serialize;
 
+use crate::report::explain::{NOT_JUDGED, unrecorded};
 use crate::report::{
     CoarserProfileReport, Conclusion, Counts, Diagnosis, Header, JudgedIn, OtherArithmetic, Provenance, TapEntry,
     names, not_checked,
@@ -220,6 +221,9 @@ pub struct WrongOperation {
     /// Whether some of these were recorded, at some token positions only.
     #[serde(skip)]
     pub is_in_part: bool,
+    /// Whether all of these were recorded, and could not be judged.
+    #[serde(skip)]
+    pub is_recorded: bool,
     /// For a wrong residual add, what was added.
     pub fit: Option<Fit>,
     /// Further mistakes in the same operation, which together with the first give these numbers.
@@ -325,6 +329,7 @@ impl WrongOperation {
             from: names(&one.from),
             span: names(&one.through),
             is_in_part: session.replay.is_held_in_part(&one.through),
+            is_recorded: unrecorded(one.through.clone(), &session.replay, &session.input.dump).is_empty(),
             fit: Fit::from_replayed(one),
             together: causes.collect(),
             note: one.reason.as_ref().map(Reason::to_string),
@@ -367,11 +372,16 @@ fn next(session: &ReplaySession) -> Option<String> {
             "`firstdiff explain` with the same arguments tries more; fix the operation '{}' that makes {place} first, and replay again",
             one.report.op
         ),
-        through => format!(
-            "`firstdiff explain` with the same arguments tries known mistakes in that stretch; or record {}{} as well, and replay again",
-            if session.replay.is_held_in_part(through) { "all token positions of " } else { "" },
-            shorten(&names(through), 4)
-        ),
+        through => match &unrecorded(through.to_vec(), &session.replay, &session.input.dump)[..] {
+            [] => format!(
+                "{NOT_JUDGED}; `firstdiff explain` with the same arguments tries known mistakes in that stretch"
+            ),
+            missing => format!(
+                "`firstdiff explain` with the same arguments tries known mistakes in that stretch; or record {}{} as well, and replay again",
+                if session.replay.is_held_in_part(missing) { "all token positions of " } else { "" },
+                shorten(&names(missing), 4)
+            ),
+        },
     })
 }
 

@@ -182,7 +182,8 @@ impl ReplaySession {
         match self.replay.cache {
             Cache::F32 => String::new(),
             cache if self.replay.cache_is_assumed => {
-                format!(" and, as only then its taps come out right, with a K/V cache in {cache}")
+                let only = if self.is_attention_right() { "only then its taps" } else { "then more of its taps" };
+                format!(" and, as {only} come out right, with a K/V cache in {cache}")
             }
             cache => format!(" with a K/V cache in {cache}"),
         }
@@ -190,13 +191,21 @@ impl ReplaySession {
 
     /// What a verdict must mention about a cache that is not declared.
     pub(crate) fn assumed_cache(&self) -> String {
+        let so_that = match self.is_attention_right() {
+            true => "with it attention is right, without it not",
+            false => "with it more is right than without",
+        };
         match self.replay.cache_is_assumed {
-            true => format!(
-                "; that takes a K/V cache in {}, which is not stated: with it attention is right, without it not",
-                self.replay.cache
-            ),
+            true => format!("; that takes a K/V cache in {}, which is not stated: {so_that}", self.replay.cache),
             false => String::new(),
         }
+    }
+
+    /// Whether no product of attention is wrong.
+    fn is_attention_right(&self) -> bool {
+        let is_product =
+            |t: &&Replayed| matches!(t.report.place.tap.last_site(), Site::Qk | Site::Scores | Site::Context);
+        !self.replay.taps.iter().filter(is_product).any(Replayed::is_at_fault)
     }
 
     /// Where all products with weights are in another arithmetic.

@@ -151,7 +151,7 @@ impl std::fmt::Display for OtherTokens {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(
             f,
-            "{} was fed other tokens than {} from position {} on: nothing of a program holds for these; feed both the same tokens",
+            "{} names other tokens than {} from position {} on: nothing of a program holds for these; feed both the same tokens",
             self.candidate.display(),
             self.program.display(),
             self.at

@@ -96,7 +96,7 @@ fn other_tokens_are_no_fault_of_the_engine() {
     let done = firstdiff(&["compare", GOLDEN, &out]);
     let error = String::from_utf8(done.stderr).unwrap();
     assert_eq!(done.status.code(), Some(2), "{error}");
-    assert!(error.contains("fed different tokens from position 11 on; up to there 39 taps agree"), "{error}");
+    assert!(error.contains("name different tokens from position 11 on; up to there 39 taps agree"), "{error}");
 }
 
 /// Turns every step's `k_rope` and `v` into the whole cache so far, in 32 slots; slot `wrong` of the last step holds another slot's row.

@@ -133,12 +133,12 @@ fn of_a_fault_that_nothing_explains_only_what_was_seen_is_said() {
         (
             "final_norm,logits",
             "logits.npy",
-            "next: look at this code and its weights alone: it is wrong by what it reads itself",
+            "next: look at this code, its weights and what it is passed: of the inputs that were recorded another value is due",
         ),
         (
             attention,
             "layers.0.context.step1.npy",
-            "and the K/V cache of an earlier pass, which is not recorded: it is wrong by what else it reads",
+            "the K/V cache of an earlier pass (not recorded) and what it is passed",
         ),
     ] {
         let out = run(folder.path(), file, Some(taps), false);

@@ -502,7 +502,7 @@ pub enum TokenDivergence {
 impl fmt::Display for TokenDivergence {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            TokenDivergence::Ids { at } => write!(f, "the two runs were fed different tokens from position {at} on"),
+            TokenDivergence::Ids { at } => write!(f, "the two dumps name different tokens from position {at} on"),
             TokenDivergence::Moved => f.write_str(
                 "the embeddings of one are those of the other's tokens at other positions: its prompt is padded on the left, or has more or fewer tokens in front \
                  (--tokens)",

@@ -188,7 +188,8 @@ impl RowReading {
                     if all { (0..choice.tokens()).map(|token| (token, 0)).collect() } else { chosen };
                 let rows = form.rows(choice, [experts, axes.last().copied()?], expert, &due)?;
                 let count: usize = axes.iter().product();
-                if rows.iter().any(|&row| row >= count) {
+                let has_others = matches!(form, RowForm::Own(_)) && count != choice.count_of(expert);
+                if has_others || rows.iter().any(|&row| row >= count) {
                     return None;
                 }
                 is_as_it_stands &= rows.iter().copied().eq(0..count);

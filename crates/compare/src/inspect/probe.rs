@@ -40,7 +40,8 @@ pub(super) fn not_recorded(run: &InspectedDump<'_>) -> Vec<String> {
         }
     };
     // Of a model of several stacks, an encoder and a decoder, what is in a stack is not looked at.
-    let in_stacks = |site: Site| entries.iter().find(|e| e.tap.site != site && e.tap.last_site() == site);
+    let in_stacks =
+        |site: Site| run.dump.all_entries().into_iter().find(|e| e.tap.site != site && e.tap.last_site() == site);
     let or_in_stacks = |what: &str, site: Site, no: &str| match in_stacks(site) {
         Some(entry) => format!("{what} of several stacks ({})", entry.tap),
         None => format!("{what} ({no})"),

@@ -246,6 +246,11 @@ pub(crate) fn layouts(
                 let own = fine.iter().filter_map(|(name, _)| axes.iter().find(|a| a.name == *name)).map(|a| a.held);
                 let shown = shown && (in_order || !own.eq(listed.iter().copied()));
                 let stored = StridedLayout { axes, in_order, shown, against_shape, rows };
+                // Lanes that hold values are no padding: the tensor is another.
+                let has_more_lanes = stored.axis('d').is_some_and(|lanes| lanes.held > lanes.wanted);
+                if has_more_lanes && stored.padding_error(site, candidate).is_some() {
+                    continue;
+                }
                 let (view, offset) = stored.view(&fine);
                 if seen.insert((view.iter().copied().filter(|v| v.0 > 1).collect::<Vec<_>>(), offset)) {
                     found.push((stored, strided(view, offset)));

@@ -28,8 +28,8 @@ pub(crate) static WEIGHT_TRANSPOSED: Mistake = Mistake {
     what: "the matrix is read as [in,out] where its bytes are [out,in]",
     fix: "multiply by the transpose: y[o] = sum over i of x[i] * w[o*in + i]",
     in_file: Some(
-        "a linear layer is x · Wᵀ with W stored [out,in] row by row; GGUF names the fastest axis first, so \
-        its [in,out] is that memory",
+        "read it as A has it: PyTorch's Linear stores W as [out,in] row by row, its Conv1D (GPT-2) as [in,out]; GGUF \
+        names the fastest axis first, so its [in,out] is the memory of [out,in]",
     ),
     at: sites::MATRICES,
     params: &[Param::words("form", &["reshape", "transpose"]).of_shape()],

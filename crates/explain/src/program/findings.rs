@@ -464,8 +464,8 @@ fn due(program: &Program, form: &Form, at: At) -> Option<String> {
         let op = op.map(|op| &program.ops()[op]);
         op.is_some_and(|op| op.operands.iter().chain(op.keywords.iter().map(|(_, x)| x)).any(is_it))
     };
-    if form.has.is_some() {
-        return form.has.clone();
+    if let Some(words) = form.what_is_due() {
+        return Some(words);
     }
     let said = |number: f64| if number.abs() < SMALL { format!("{number:e}") } else { number.to_string() };
     match (form.due, op.map(|op| program.said(op))) {
@@ -596,7 +596,7 @@ fn unexplained(
         unpaid: account.map(|(_, account)| *account),
         through: first.through.clone(),
         counted: all.iter().map(|e| e.counted).max().unwrap_or_default(),
-        untried: first.untried.len(),
+        untried: if first.ran_out_of_time { first.untried.len() } else { 0 },
         // What moves a choice was tried without that.
         tried: if first.supposed.is_none() { first.tried.clone() } else { BTreeMap::new() },
         ..shown

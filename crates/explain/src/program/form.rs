@@ -20,8 +20,8 @@ pub(crate) struct Form {
     pub(crate) tune: Option<Tune>,
     /// The reference's own number, where it has another one.
     pub(crate) due: Option<f64>,
-    /// What the reference has, where that is no number.
-    pub(crate) has: Option<String>,
+    /// What the reference has where that is no number, at each of the edits.
+    pub(crate) has: Vec<(Option<At>, String)>,
     /// What it has in common with others that one line of code does: the tensor that is cut at other places.
     pub(crate) kin: Option<String>,
     /// The steps in which it is made: not in decode steps before it begins, or in the prefill alone.
@@ -42,7 +42,7 @@ pub(crate) struct Tune {
 
 impl Form {
     pub(crate) fn new(mistake: &'static Mistake, params: Params, edits: Vec<Edit>) -> Form {
-        Form { mistake, params, edits, class: 0, tune: None, due: None, has: None, kin: None, steps: 0..u32::MAX }
+        Form { mistake, params, edits, class: 0, tune: None, due: None, has: Vec::new(), kin: None, steps: 0..u32::MAX }
     }
 
     /// A form of one operation.
@@ -102,7 +102,16 @@ impl Form {
 
     /// With what the reference has, in words.
     pub(crate) fn having(self, words: impl Into<Option<String>>) -> Form {
-        Form { has: words.into(), ..self }
+        let at = self.edits.first().map(|edit| edit.at);
+        Form { has: words.into().map(|words| (at, words)).into_iter().collect(), ..self }
+    }
+
+    /// What the reference has where this form is made, in words: the first of it.
+    pub(crate) fn what_is_due(&self) -> Option<String> {
+        let is_made = |at: &Option<At>| at.is_none_or(|at| self.edits.iter().any(|edit| edit.at == at));
+        let mut all = self.has.iter().filter(|(at, _)| is_made(at)).map(|(_, words)| words);
+        let first = all.next()?;
+        Some(format!("{first}{}", if all.any(|other| other != first) { " and others" } else { "" }))
     }
 
     /// What is said of it.

@@ -12,7 +12,7 @@ use crate::program::arrays::{array, floats, tensor};
 use crate::program::change::computed;
 use crate::program::slices::on_the_way;
 use crate::program::{Candidate, Recording};
-use crate::replay::right::jittered;
+use crate::replay::right::{both_count, jittered};
 use crate::replay::{ReplayError, can_be_read};
 use crate::tolerance::replay::NEAR_AN_EDGE;
 
@@ -523,8 +523,12 @@ fn is_of_its_kind(tap: &ProgramTap, values: &Tensor<'_>) -> bool {
 /// Another right recording of the same values, which were rounded by `unit`.
 pub(crate) fn moved(own: &Tensor<'_>, unit: f64, site: Site) -> Tensor<'static> {
     let other = match own.values() {
-        // The fill of masked scores is no number that is rounded.
-        Values::Float(_) if site != Site::Scores => floats(jittered(&array(own), unit, 1)),
+        Values::Float(_) => {
+            let (own, mut other) = (array(own), jittered(&array(own), unit, 1));
+            // The fill of masked scores is no number that is rounded.
+            other.zip_mut_with(&own, |other, &own| *other = if both_count(site, own, own) { *other } else { own });
+            floats(other)
+        }
         _ => None,
     };
     other.unwrap_or_else(|| own.clone().into_owned())

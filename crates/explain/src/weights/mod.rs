@@ -255,8 +255,10 @@ fn notes(judged: &[Judged], sides: [&Side; 2], options: Options, out: &mut Compa
     let matrices = out.tensors.iter().filter(|t| t.shape.len() == 2 && !matches!(t.state, State::Unchecked(_))).count();
     // The embedding is a table, whichever way the matrices lie.
     if turned >= 4 && turned + 2 >= matrices {
-        let label = sides[1].label();
-        let text = format!("all matrices of {label} lie as [in,out]: no mistake if it multiplies x·W with them");
+        let [a, b] = sides.map(Side::label);
+        let text = format!(
+            "all matrices of the layers of {b} lie transposed to those of {a}: no mistake if it multiplies with them so"
+        );
         out.warnings.push(Note::of_all(text));
     }
 }

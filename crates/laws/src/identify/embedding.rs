@@ -99,12 +99,12 @@ fn families() -> Vec<(String, f64, Ids)> {
     }
     all.push(("the position".into(), 6.0, std::sync::Arc::new(|ids| (0..ids.len() as i64).collect())));
     all.push((
-        "the token of the position before".into(),
+        "the token of the position before (the first: its own)".into(),
         6.0,
         std::sync::Arc::new(|ids| (0..ids.len()).map(|i| ids[i.saturating_sub(1)]).collect()),
     ));
     all.push((
-        "the token of the next position".into(),
+        "the token of the next position (the last: its own)".into(),
         6.0,
         std::sync::Arc::new(|ids| (0..ids.len()).map(|i| ids[(i + 1).min(ids.len() - 1)]).collect()),
     ));

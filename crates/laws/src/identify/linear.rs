@@ -77,8 +77,9 @@ struct Sample {
     own: Array2<f64>,
     right: Array2<f64>,
     rows: Vec<usize>,
-    /// How many rows the weight has in all.
+    /// How many rows the weight has in all, and whether all from the first wrong one on are wrong.
     weight_rows: usize,
+    is_wrong_to_the_end: bool,
     noise: f64,
 }
 
@@ -153,6 +154,7 @@ impl Sample {
             own: pick(&own),
             right: pick(&right),
             weight_rows: weight.nrows(),
+            is_wrong_to_the_end: all.first().is_some_and(|first| first + all.len() == weight.nrows()),
             x,
             rows,
             noise: first.noise(),

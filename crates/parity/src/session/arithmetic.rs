@@ -52,12 +52,12 @@ impl ProfileChoice {
         ProfileChoice { profile, reason, coarser_profile }
     }
 
-    /// A note on a 16-bit arithmetic that the values of neither run show.
+    /// A note on a 16-bit arithmetic that no tap of either run shows.
     pub fn note_on_unshown_type(&self, runs: [&Dump; 2]) -> Option<String> {
         let ProfileChoice { profile, reason, .. } = self;
         let tells = |dump: &Dump| computed(dump).next().is_some();
         let is_unshown = matches!(profile, Profile::F16 | Profile::Bf16)
-            && runs.into_iter().all(|dump| tells(dump) && profile_of_values(dump) < *profile);
+            && runs.into_iter().all(|dump| tells(dump) && profile_shown_by(0.0, dump) < *profile);
         is_unshown.then(|| {
             format!("judged in {profile} ({reason}), and nothing recorded shows it: the values of neither run are numbers of {profile}")
         })
@@ -174,9 +174,13 @@ fn computed(dump: &Dump) -> impl Iterator<Item = &Entry> {
     dump.entries().iter().filter(|e| e.tap.site != Site::H0)
 }
 
-/// The arithmetic that a dump's tensors show: a 16-bit type where at least half of the tensors hold only numbers of that type, and use its last digit. A
-/// 16-bit engine keeps some in f32: scores and probabilities, which are not examined, a state, a sum.
+/// The arithmetic that a dump's tensors show. A 16-bit engine keeps some in f32: scores and probabilities, which are not examined, a state, a sum.
 fn profile_of_values(dump: &Dump) -> Profile {
+    profile_shown_by(SIXTEEN_BITS_TAPS, dump)
+}
+
+/// A 16-bit type where some tensors, at least `share` of them, hold only numbers of that type, and use its last digit.
+fn profile_shown_by(share: f64, dump: &Dump) -> Profile {
     let computed = computed(dump).filter(|e| !matches!(e.tap.site, Site::Qk | Site::Scores | Site::Probs));
     let tensors = computed.filter_map(|entry| {
         let tensor = dump.read(entry).ok()?;
@@ -191,7 +195,7 @@ fn profile_of_values(dump: &Dump) -> Profile {
         let of_it: Vec<&SixteenBitCounts> = taps.iter().filter(|seen| seen.others[i] == 0).collect();
         let numbers: usize = of_it.iter().map(|seen| seen.numbers).sum();
         let last_digit: usize = of_it.iter().map(|seen| seen.last_digit[i]).sum();
-        of_it.len() as f64 >= SIXTEEN_BITS_TAPS * taps.len() as f64
+        of_it.len() as f64 >= share * taps.len() as f64
             && numbers >= SIXTEEN_BITS_NUMBERS
             && numbers <= SIXTEEN_BITS_DIGITS * last_digit
     };

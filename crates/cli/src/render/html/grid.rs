@@ -89,20 +89,23 @@ pub(crate) fn grids(
     let is_first = |entry: &TapEntry| first.is_some_and(|(tap, step)| *tap == entry.tap && *step == entry.step);
     let (mut grids, mut without) = (Vec::new(), Vec::new());
     let decodes = listed.iter().any(|place| place.phase == Phase::Decode);
-    for phase in [Phase::Prefill, Phase::Decode] {
-        let of_phase: Vec<(usize, &MapEntry<'_>)> =
-            listed.iter().enumerate().filter(|(_, p)| p.phase == phase).collect();
-        let mut stacks: Vec<Option<&'static str>> = Vec::new();
-        let stack = |tap: &Tap| tap.layer.map(|_| tap.stack());
-        for (_, place) in &of_phase {
-            if !stacks.contains(&stack(&place.tap)) {
-                stacks.push(stack(&place.tap));
-            }
+    let mut stacks: Vec<Option<&'static str>> = Vec::new();
+    let stack = |tap: &Tap| tap.layer.map(|_| tap.stack());
+    for place in listed {
+        if !stacks.contains(&stack(&place.tap)) {
+            stacks.push(stack(&place.tap));
         }
-        // Layers first, taps outside of them last.
-        stacks.sort_by_key(Option::is_none);
-        for of in stacks {
-            let taps = || of_phase.iter().filter(|(_, place)| stack(&place.tap) == of);
+    }
+    // Layers first, taps outside of them last.
+    stacks.sort_by_key(Option::is_none);
+    for of in stacks {
+        // Beside each other on the page.
+        for phase in [Phase::Prefill, Phase::Decode] {
+            let is_here = |place: &MapEntry<'_>| place.phase == phase && stack(&place.tap) == of;
+            let taps = || listed.iter().enumerate().filter(|(_, place)| is_here(place));
+            if taps().next().is_none() {
+                continue;
+            }
             let is_unchecked = |place: &MapEntry<'_>| place.entry.status == Status::Unchecked;
             if phase == Phase::Decode && taps().all(|(_, place)| is_unchecked(place)) {
                 let count = taps_in_words(taps().count());
@@ -131,10 +134,10 @@ pub(crate) fn grids(
                     Some(slot) => {
                         slot.count += 1;
                         if worse(slot) {
-                            (slot.worst, slot.at) = (place, *at);
+                            (slot.worst, slot.at) = (place, at);
                         }
                     }
-                    empty => *empty = Some(CellTaps { worst: place, at: *at, count: 1 }),
+                    empty => *empty = Some(CellTaps { worst: place, at, count: 1 }),
                 }
             }
             rows.sort_by_key(|(layer, _)| *layer);

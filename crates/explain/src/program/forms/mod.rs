@@ -129,18 +129,9 @@ fn said_together(known: &mut Params, other: &Params) {
     }
 }
 
-/// Behind what the reference has in one of several places.
-const AND_OTHERS: &str = " and others";
-
 /// The same form of another operation.
 fn join(known: &mut Form, other: Form) {
-    // What the reference has in one place is not all that it has.
-    if let (Some(own), Some(theirs)) = (&mut known.has, &other.has)
-        && own != theirs
-        && !own.ends_with(AND_OTHERS)
-    {
-        own.push_str(AND_OTHERS);
-    }
+    known.has.extend(other.has);
     known.edits.extend(other.edits);
     let of_shape = |name: &str| known.mistake.follows_from_shape(name);
     known.params.retain(|param| !of_shape(param.0) || other.params.contains(param));

@@ -398,7 +398,7 @@ impl Rotation {
                 let params = [&said[..], &[("theta", json!(theta))]].concat();
                 forms.push(Form::one(mistake, params, op, self.by_powers(first, theta, kept)).due(due));
             }
-            let any = Form::any(mistake, "theta", 1e5, At::Op(op), move |theta| own.by_powers(first, theta, kept));
+            let any = Form::any(mistake, "theta", base, At::Op(op), move |theta| own.by_powers(first, theta, kept));
             forms.push(any.saying(said).due(due));
         }
         let is_told = makes_its_base || steps.len() > 2;

@@ -50,6 +50,8 @@ pub(crate) struct Explained {
     pub(crate) tried: BTreeMap<&'static str, f64>,
     /// Mistakes of which some form was not tried for want of time.
     pub(crate) untried: BTreeSet<&'static str>,
+    /// Whether that was for want of time, and not since something was found before them.
+    pub(crate) ran_out_of_time: bool,
     /// How many forms there were to try.
     pub(crate) forms: usize,
     /// What came nearest, the nearest first.
@@ -244,6 +246,7 @@ impl<'a> Search<'a> {
             reproduced: Vec::new(),
             tried: BTreeMap::new(),
             untried: BTreeSet::new(),
+            ran_out_of_time: false,
             forms: 0,
             nearest: Vec::new(),
             within_rounding: BTreeSet::new(),
@@ -339,6 +342,7 @@ impl<'a> Search<'a> {
         for form in all.iter().filter(|form| form.tune.is_none()) {
             if self.is_late(target) {
                 found.untried.insert(form.mistake.id);
+                found.ran_out_of_time = true;
                 continue;
             }
             let residual = self.attempt(target, form, found);
@@ -354,8 +358,10 @@ impl<'a> Search<'a> {
         for form in all.iter().filter(|form| form.tune.is_some()).filter(may_be) {
             // What else may give the same is looked for as long as nobody waits for it.
             let is_found = || !found.reproduced.iter().all(gives_way);
-            if self.is_late(target) || target.budget.has_taken(BESIDE_FOUND) && is_found() {
+            let is_late = self.is_late(target);
+            if is_late || target.budget.has_taken(BESIDE_FOUND) && is_found() {
                 found.untried.insert(form.mistake.id);
+                found.ran_out_of_time |= is_late;
             } else if let Some(best) = self.tuned(target, form, &[]) {
                 tuned.extend(self.attempt(target, &best, found).map(|residual| (residual, form)));
             } else if target.base <= OWN_ROUNDING * target.rounding {

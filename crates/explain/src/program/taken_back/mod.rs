@@ -50,9 +50,10 @@ pub(crate) fn leave_out(
     for (TakenBack { reader, wrong, between }, judged) in all {
         let place = held.place(reader);
         for &tap in wrong.iter().chain(&between) {
+            let is_taken_back = !between.is_empty() && !is_one_number(held, tap);
             held.close(tap);
             if let Some(replayed) = replays.of_mut(held.place(tap)) {
-                replayed.is_right_again_at(place, !between.is_empty());
+                replayed.is_right_again_at(place, is_taken_back);
             }
         }
         if let Some(replayed) = replays.of_mut(place) {
@@ -65,7 +66,7 @@ pub(crate) fn leave_out(
     }
     let went_on = |all: Vec<(usize, usize)>, is_taken_back| all.into_iter().map(move |one| (one, is_taken_back));
     for ((tap, reader), is_taken_back) in went_on(shifted, true).chain(went_on(unread, false)) {
-        let reader = held.place(reader);
+        let (reader, is_taken_back) = (held.place(reader), is_taken_back && !is_one_number(held, tap));
         held.close(tap);
         if let Some(replayed) = replays.of_mut(held.place(tap)) {
             replayed.is_right_again_at(reader, is_taken_back);
@@ -163,8 +164,9 @@ fn leave_out_before_a_right_end<'b>(
     let gone_on_with: BTreeMap<usize, Option<Place>> =
         off.keys().filter_map(|&tap| Some((tap, went_on(tap)?))).collect();
     for (&tap, &end) in &off {
-        let is_taken_back = gone_on_with.contains_key(&tap)
-            || between.iter().any(|&right| right == tap || is_made_of(recording.program, right, tap));
+        let is_made_on = |&right: &usize| right == tap || is_made_of(recording.program, right, tap);
+        let is_taken_back =
+            !is_one_number(held, tap) && (gone_on_with.contains_key(&tap) || between.iter().any(is_made_on));
         held.close(tap);
         let end = gone_on_with.get(&tap).copied().flatten().unwrap_or(held.place(end));
         if let Some(replayed) = replays.of_mut(held.place(tap)) {
@@ -190,6 +192,12 @@ fn leave_out_before_a_right_end<'b>(
         }
     }
     Ok(!open.is_empty())
+}
+
+/// Whether a tap holds one number alone, as memory does that was not written: nothing makes the right values of it.
+fn is_one_number(held: &Held, tap: usize) -> bool {
+    let own = held.recorded(tap);
+    own.is_some_and(|own| own.len() > 1 && own.iter().all(|x| own.first() == Some(x)))
 }
 
 /// How many operations back, at most, what is taken back may have been made.

@@ -204,7 +204,9 @@ impl Sample {
         let size = whole.iter().fold(0.0f64, |most, x| most.max(x.abs()));
         let is_nothing = |row: usize| wanted.column(row).iter().all(|x| x.abs() <= ROOM * self.noise * size);
         // Those that are wrong are sampled, the first among them: in it reading may end.
-        if let Some(&first) = self.rows.first().filter(|_| (1..self.rows.len()).all(is_nothing)) {
+        if let Some(&first) =
+            self.rows.first().filter(|_| self.is_wrong_to_the_end && (1..self.rows.len()).all(is_nothing))
+        {
             let left = |count: usize| {
                 let part: ndarray::Array1<f64> =
                     self.x.slice(ndarray::s![.., ..count]).dot(&self.weight.slice(ndarray::s![0, ..count]));

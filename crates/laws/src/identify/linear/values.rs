@@ -26,6 +26,7 @@ impl Sample {
             right: pick(&self.right),
             rows: rows.iter().map(|row| self.rows[*row]).collect(),
             weight_rows: self.weight_rows,
+            is_wrong_to_the_end: self.is_wrong_to_the_end,
             noise: self.noise,
         }
     }

@@ -48,7 +48,7 @@ pub(super) fn of_tables(case: &Case<'_>, right: &Right) -> Vec<Law> {
 fn halves(positions: usize) -> Vec<(Form, String, f64, Angles)> {
     type Other = Arc<dyn Fn(usize) -> usize + Send + Sync>;
     let mut others: Vec<(String, f64, Other)> = vec![
-        ("the position before".into(), 6.0, Arc::new(|t| t.saturating_sub(1))),
+        ("the position before (the first: its own)".into(), 6.0, Arc::new(|t| t.saturating_sub(1))),
         ("the next position".into(), 6.0, Arc::new(|t| t + 1)),
         ("twice the position".into(), 7.0, Arc::new(|t| 2 * t)),
     ];
