@@ -1,6 +1,6 @@
 //! Judges a candidate by a model that is read as a Plan: by the Plan's program, beside the model's own run of the candidate's tokens.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::path::Path;
 
 use firstdiff_compare::metrics::Metrics;
@@ -210,9 +210,8 @@ pub fn fed(model: &Model, dump: &Dump, options: &Options) -> Result<Option<Vec<u
     else {
         return Ok(None);
     };
-    let own = ArrayView2::from_shape((rows.len(), rows[0].len()), &rows.concat()).ok().map(|own| own.to_owned());
     let told: &[u32] = if options.tokens_are_known { &options.tokens } else { &[] };
-    Ok(own.and_then(|own| ids(model, step, own.view(), told)))
+    Ok(ids(model, step, &rows, told))
 }
 
 /// Says of an answer that the candidate was fed other tokens than those that were told: h0 is not theirs, and all else is judged on its own.
@@ -261,16 +260,16 @@ pub fn name_tokens(model: &Model, dump: &Dump, told: &[i64], findings: &mut [Fin
     let is_it = |cause: &&mut Cause| cause.id == TOKENS_DIFFER.id && cause.params.is_empty();
     let told: Option<Vec<u32>> = told.iter().map(|&id| u32::try_from(id).ok()).collect();
     for Finding { cause, shown_at, .. } in findings {
-        let at = shown_at.first().map_or(0, |place| place.step);
         let Some(cause) = cause.as_mut().filter(is_it) else { continue };
-        // Where one row of the table is as another, what was told says which.
-        let told = told.as_deref().filter(|_| at == 0).unwrap_or_default();
-        if let Some(rows) = rows_of(dump, Place { step: at, tap: step.tap })?.filter(|rows| !rows.is_empty())
-            && let Ok(own) = ArrayView2::from_shape((rows.len(), rows[0].len()), &rows.concat())
-            && let Some(ids) = ids(model, step, own, told)
-        {
-            cause.params.push(("tokens", json!(ids)));
+        let mut all = Some(Vec::new());
+        for at in shown_at.iter().map(|place| place.step).collect::<BTreeSet<u32>>() {
+            // Where one row of the table is as another, what was told says which.
+            let told = told.as_deref().filter(|_| at == 0).unwrap_or_default();
+            let rows = rows_of(dump, Place { step: at, tap: step.tap })?.filter(|rows| !rows.is_empty());
+            let of_step = rows.and_then(|rows| ids(model, step, &rows, told));
+            all = all.zip(of_step).map(|(all, of_step)| [all, of_step].concat());
         }
+        cause.params.extend(all.filter(|ids| !ids.is_empty()).map(|ids| ("tokens", json!(ids))));
     }
     Ok(())
 }
@@ -281,7 +280,9 @@ fn embedding(model: &Model) -> Option<&Step> {
 
 /// Which row of the table each of these is, whatever factor is on it; that of the token that is told there, where several are the same. Nothing where a row is
 /// none, or may be several.
-fn ids(model: &Model, step: &Step, own: ArrayView2<'_, f64>, told: &[u32]) -> Option<Vec<u32>> {
+fn ids(model: &Model, step: &Step, rows: &[Vec<f64>], told: &[u32]) -> Option<Vec<u32>> {
+    let all = rows.concat();
+    let own = ArrayView2::from_shape((rows.len(), rows.first()?.len()), &all).ok()?;
     let view = model.weights.view(*step.weights.first()?).ok()?;
     let [vocab, width] = *view.shape() else { return None };
     (width == own.ncols()).then_some(())?;

@@ -204,7 +204,7 @@ fn open_finding(screen: &mut Screen, inputs: &ReplayInputs, explained: &Explaine
     }
     if explained.untried > 0 {
         let text =
-            format!("{} mistakes and sets of them were not tried for want of time (--seconds)", explained.untried);
+            format!("{} mistakes, in some layer alone or at all, for want of time (--seconds)", explained.untried);
         screen.line(&format!("    {} {text}", paint(WARN, "not tried:")));
     }
     if explained.span.is_empty()

@@ -596,7 +596,7 @@ fn unexplained(
         unpaid: account.map(|(_, account)| *account),
         through: first.through.clone(),
         counted: all.iter().map(|e| e.counted).max().unwrap_or_default(),
-        untried: if first.ran_out_of_time { first.untried.len() } else { 0 },
+        untried: first.untried_for_want_of_time(),
         // What moves a choice was tried without that.
         tried: if first.supposed.is_none() { first.tried.clone() } else { BTreeMap::new() },
         ..shown

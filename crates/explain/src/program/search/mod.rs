@@ -52,6 +52,8 @@ pub(crate) struct Explained {
     pub(crate) untried: BTreeSet<&'static str>,
     /// Whether that was for want of time, and not since something was found before them.
     pub(crate) ran_out_of_time: bool,
+    /// Ids that were not tried in each layer alone, for want of time.
+    pub(crate) untried_alone: BTreeSet<&'static str>,
     /// How many forms there were to try.
     pub(crate) forms: usize,
     /// What came nearest, the nearest first.
@@ -60,6 +62,14 @@ pub(crate) struct Explained {
     pub(crate) within_rounding: BTreeSet<&'static str>,
     /// A choice that it reads, was not recorded, and was taken as right operations make it.
     pub(crate) supposed: Option<usize>,
+}
+
+impl Explained {
+    /// How many mistakes were not tried at all, or not in each layer alone, for want of time.
+    pub(crate) fn untried_for_want_of_time(&self) -> usize {
+        let at_all = self.untried.iter().filter(|_| self.ran_out_of_time);
+        at_all.chain(&self.untried_alone).collect::<BTreeSet<_>>().len()
+    }
 }
 
 /// A form that was tried, and what it leaves.
@@ -247,6 +257,7 @@ impl<'a> Search<'a> {
             tried: BTreeMap::new(),
             untried: BTreeSet::new(),
             ran_out_of_time: false,
+            untried_alone: BTreeSet::new(),
             forms: 0,
             nearest: Vec::new(),
             within_rounding: BTreeSet::new(),
@@ -452,9 +463,10 @@ impl<'a> Search<'a> {
         found.forms += each.len();
         for form in &each {
             if self.is_late(target) || target.budget.is_spent_by(ONE_LAYER_SHARE) {
-                break;
+                found.untried_alone.insert(form.mistake.id);
+            } else {
+                self.attempt(target, form, found);
             }
-            self.attempt(target, form, found);
         }
     }
 

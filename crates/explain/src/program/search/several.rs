@@ -100,11 +100,11 @@ impl<'a> Search<'a> {
             found,
         );
         if found.reproduced.len() > before {
-            // Of more than two each must take most of what the others leave.
+            // Each must take most of what the others leave.
             let matters = |at: usize| {
                 self.residual(target, &edits(Some(at))).is_none_or(|left| left > MATTERS * residual.max(NO_RESIDUAL))
             };
-            if forms.len() > 2 && !(0..forms.len()).all(matters) {
+            if !(0..forms.len()).all(matters) {
                 found.reproduced.truncate(before);
                 return Some(unlike);
             }
