@@ -70,5 +70,5 @@ pub(crate) fn unpaid(account: Account, others: usize) -> String {
         1 => ", and so does another mistake".to_owned(),
         others => format!(", and so do {others} other mistakes"),
     };
-    format!("it gives these numbers{also}, but so would chance: {account}; record more positions, or more taps")
+    format!("it comes so near{also}, but so would chance: {account}; record more positions, or more taps")
 }

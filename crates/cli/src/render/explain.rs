@@ -65,7 +65,7 @@ fn summary(findings: &[Explained]) -> String {
     let counted = |n: usize, what: &str, how: &str| format!("{n} {what}{} {how}", if n == 1 { "" } else { "s" });
     let (arithmetic, taken_back) = (count(FindingStatus::OtherArithmetic), count(FindingStatus::TakenBack));
     let mut parts = vec![match (arithmetic, count(FindingStatus::Proved)) {
-        (0, 0) if taken_back == findings.len() => "no mistake in what was judged".to_owned(),
+        (0, 0) if taken_back == findings.len() => "no mistake that is not taken back".to_owned(),
         (0, n) => counted(n, "cause", "proved"),
         (_, 0) => "another arithmetic, no mistake proved".to_owned(),
         (_, n) => format!("another arithmetic, and {}", counted(n, "cause", "proved")),
@@ -143,7 +143,7 @@ fn finding(screen: &mut Screen, inputs: &ReplayInputs, explained: &Explained, ve
             screen.line(&format!("  {place}: recorded wrongly ({})", explained.size_in_words));
         }
         _ if !cause.taken_back.is_empty() => {
-            screen.line(&format!("  {place}: no mistake, taken back later ({})", explained.size_in_words));
+            screen.line(&format!("  {place}: off, and taken back later ({})", explained.size_in_words));
         }
         _ if let Some(law) = &cause.measured => {
             screen.line(&format!("  {place}: {}", safe(&law.words)));

@@ -240,7 +240,7 @@ impl Replay {
             header: Header::new("replay"),
             conclusion: Conclusion::new(verdict),
             judged: ReplayInputs::new(session),
-            findings: session.replay.wrong().iter().map(|group| WrongOperation::new(session, group)).collect(),
+            findings: session.all_wrong_operations().iter().map(|group| WrongOperation::new(session, group)).collect(),
             arithmetic: session.other_arithmetic().map(crate::session::diagnosis::other_arithmetic),
             next: next(session).filter(|_| *verdict == Verdict::Diverged),
         }

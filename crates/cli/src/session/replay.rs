@@ -8,6 +8,7 @@ use firstdiff_explain::explain::Finding;
 use firstdiff_explain::replay::{Reason, Replay, Replayed};
 use firstdiff_trace::{Cache, Site};
 
+use crate::session::cause::causes_at;
 use crate::session::input::ReplayInput;
 use crate::words::{shorten, steps_in_words, taps_in_words};
 
@@ -218,10 +219,28 @@ impl ReplaySession {
         self.findings.iter().filter(|finding| finding.is_another_arithmetic())
     }
 
+    /// Wrong operations, the same one of several layers together, where one cause is wrong in all of them.
+    pub(crate) fn all_wrong_operations(&self) -> Vec<Vec<&Replayed>> {
+        let causes = |tap: &Replayed| {
+            causes_at(&self.findings, tap.report.place).map(|(it, _)| std::ptr::from_ref(it)).collect::<Vec<_>>()
+        };
+        let mut groups: Vec<Vec<&Replayed>> = Vec::new();
+        for group in self.replay.wrong() {
+            let first = groups.len();
+            for tap in group {
+                match groups[first..].iter_mut().find(|known| causes(known[0]) == causes(tap)) {
+                    Some(known) => known.push(tap),
+                    None => groups.push(vec![tap]),
+                }
+            }
+        }
+        groups
+    }
+
     /// Wrong operations, the same one of several layers together, except products in another arithmetic.
     pub(crate) fn wrong_operations(&self) -> Vec<Vec<&Replayed>> {
         let in_it = |t: &Replayed| self.taps_rounded_otherwise().any(|other| other.shown_at.contains(&t.report.place));
-        let mut groups = self.replay.wrong();
+        let mut groups = self.all_wrong_operations();
         groups.iter_mut().for_each(|group| group.retain(|t| !in_it(t)));
         groups.retain(|group| !group.is_empty());
         groups

@@ -3,7 +3,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use firstdiff::trace::{Dump, Entry, Recorder, Site};
+use firstdiff::trace::{Dump, Element, Entry, Meta, Recorder, Site};
+use half::{bf16, f16};
 
 use crate::common::{firstdiff, in_one_line, screen};
 use crate::few_numbers::values;
@@ -446,4 +447,86 @@ fn no_layers_are_missing_behind_the_last_of_a_stack() {
     says(&text, "not checked in between: final_norm");
     says(&text, "record final_norm in the candidate, and compare again");
     assert!(!text.contains("the layers (none recorded)"), "{text}");
+}
+
+/// A copy of a dump of a prefill, each tap as `with` has it: its shape and its numbers.
+fn copied<T: Element>(dump: &Path, out: &Path, with: impl Fn(&Entry, Vec<f64>) -> (Vec<usize>, Vec<T>)) {
+    let from = Dump::open(dump).unwrap();
+    let recorder = Recorder::create(out).unwrap();
+    recorder.describe(|meta| *meta = Meta { taps: None, ..from.meta().clone() });
+    for entry in from.entries() {
+        let (shape, values) = with(entry, from.read(entry).unwrap().values().to_f64());
+        recorder.record(entry.tap, &shape, &values).unwrap();
+    }
+    recorder.finish().unwrap();
+}
+
+fn in_f32(x: Vec<f64>) -> Vec<f32> {
+    x.into_iter().map(|x| x as f32).collect()
+}
+
+#[test]
+fn a_run_that_is_stored_in_16_bits_is_right_whatever_its_operations_amplify() {
+    let folder = tempfile::tempdir().unwrap();
+    let right = run(folder.path(), "right", None, true);
+    let [half, brain] = ["half", "brain"].map(|name| folder.path().join(name));
+    copied(&right, &half, |entry, x| (entry.shape.clone(), x.into_iter().map(f16::from_f64).collect()));
+    copied(&right, &brain, |entry, x| (entry.shape.clone(), x.into_iter().map(bf16::from_f64).collect()));
+    for out in [half, brain] {
+        says(&said("explain", Path::new(MODEL), &out), "parity");
+        says(&said("replay", Path::new(MODEL), &out), "parity");
+    }
+}
+
+#[test]
+fn a_buffer_that_was_never_written_takes_nothing_back() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = run(folder.path(), "out", None, true);
+    for entry in Dump::open(&out).unwrap().entries() {
+        if entry.tap.layer == Some(1) && entry.tap.site != Site::H {
+            change(&out.join(format!("{}.npy", entry.tap)), |_, _| 0.0);
+        }
+    }
+    let text = said("explain", Path::new(MODEL), &out);
+    says(&text, "layer 1, attn_norm: recorded wrongly");
+    says(&text, "layer 1, h_attn: recorded wrongly");
+    assert!(!text.contains("taken back later"), "{text}");
+}
+
+#[test]
+fn lanes_that_hold_values_are_no_padding() {
+    let folder = tempfile::tempdir().unwrap();
+    let right = run(folder.path(), "right", None, true);
+    for (name, fill, words) in [("values", 0.5, "against the reference's [14, 6, 16]"), ("zeros", 0.0, "parity")] {
+        let wide = folder.path().join(name);
+        copied(&right, &wide, |entry, x| match entry.tap.site {
+            Site::Q if entry.tap.layer == Some(0) => {
+                let [tokens, heads, lanes] = entry.shape[..] else { panic!("{:?}", entry.shape) };
+                let row = |row: &[f64]| [row, &vec![fill; lanes]].concat();
+                (vec![tokens, heads, 2 * lanes], in_f32(x.chunks(lanes).flat_map(row).collect()))
+            }
+            _ => (entry.shape.clone(), in_f32(x)),
+        });
+        let text = said("compare", &right, &wide);
+        says(&text, words);
+        assert!(!text.contains("diverged"), "{text}");
+    }
+}
+
+/// Layers in which another mistake is made stand apart.
+#[test]
+fn each_layer_has_its_own_cause() {
+    let folder = tempfile::tempdir().unwrap();
+    let taps = Some("layers.*.ffn_gate,layers.*.ffn_up,layers.*.ffn_act");
+    let out = run(folder.path(), "out", taps, true);
+    for (layer, activation) in [(0, f64::tanh as fn(f64) -> f64), (1, |x: f64| x.max(0.0))] {
+        let of = |tap: &str| values(&out.join(format!("layers.{layer}.{tap}.npy")));
+        let (gate, up) = (of("ffn_gate"), of("ffn_up"));
+        let other = |at: usize, _| (activation(f64::from(gate[at])) * f64::from(up[at])) as f32;
+        change(&out.join(format!("layers.{layer}.ffn_act.npy")), other);
+    }
+    let text = said("replay", Path::new(MODEL), &out);
+    says(&text, "2 operations are wrong in themselves");
+    says(&text, "(activation, activation tanh)");
+    says(&text, "(activation, activation relu)");
 }

@@ -8,11 +8,14 @@ use firstdiff_compare::{Place, Status};
 use crate::explain::{Finding, Match};
 use crate::replay::Replay;
 
-/// What is said of wrong taps whose operations are not to be blamed: those of one site together.
-pub(crate) fn findings(replay: &Replay) -> Vec<Finding> {
+/// What is said of wrong taps whose operations are not to be blamed, but for those `found` otherwise: those of one site together.
+pub(crate) fn findings(replay: &Replay, found: &[Place]) -> Vec<Finding> {
     let mut out: Vec<Finding> = Vec::new();
     for tap in replay.taps.iter().filter(|t| t.report.status == Status::Diverged && !t.is_blamed()) {
         let place = tap.report.place;
+        if found.contains(&place) {
+            continue;
+        }
         let nmse = tap.report.metrics.and_then(|m| m.nmse()).unwrap_or(f64::INFINITY);
         let taken_back = !tap.taken_back.is_empty();
         let alike = |f: &Finding| f.taken_back.is_empty() != taken_back && f.taps[0].site == place.tap.site;
@@ -64,7 +67,7 @@ pub(crate) fn listed(readers: &[Place]) -> (String, bool) {
 pub fn taken_back(readers: &[Place]) -> String {
     let (who, many) = listed(readers);
     format!(
-        "{who} take{} back what is off here, and {} right by what stands before it, as where a factor is applied in another place: nothing is to be changed",
+        "{who} take{} back what is off here, and {} right by what stands before it: where that is a factor in another place, nothing is to be changed",
         if many { "" } else { "s" },
         if many { "are" } else { "is" },
     )

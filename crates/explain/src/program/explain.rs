@@ -15,6 +15,7 @@ use crate::program::not_testable::not_testable;
 use crate::program::replays::ProgramReplay;
 use crate::program::search::{Explained, Search};
 use crate::program::{CacheSaidBy, Candidate, Recording, partial};
+use crate::replay::operation::is_coarse;
 use crate::replay::{ReplayError, Replayed};
 
 /// Replays a candidate, and looks for what is done otherwise where it goes wrong.
@@ -74,6 +75,14 @@ pub fn explain(
             explained[at] = again;
         }
     }
+    // Where rounding hides what is made of it, a tap is not taken back that a mistake gives which was found at others.
+    let mut also: Vec<Place> = Vec::new();
+    if is_coarse(candidate.profile) {
+        let is_taken_back = |tap: &usize| replays.of(held.place(*tap)).is_some_and(|it| !it.taken_back.is_empty());
+        let found = search.found_at(replays.wrong().filter(is_taken_back).collect(), &explained);
+        also.extend(found.iter().map(|found| held.place(found.tap)));
+        explained.extend(found);
+    }
     let mut findings = findings::findings(&search, &explained);
     show_nothing(&mut findings);
     exchange_gate_and_up(&mut findings);
@@ -84,7 +93,7 @@ pub fn explain(
     let order = |tap: Tap| order(tap).unwrap_or(usize::MAX);
     findings.extend(unmasked_padding(candidate.padding));
     findings.extend(other_counts(&replays.replay));
-    let mut not_blamed = misrecorded::findings(&replays.replay);
+    let mut not_blamed = misrecorded::findings(&replays.replay, &also);
     let moved = search.moved_alike(&moves);
     moved_alike::take_up(findings::findings(&search, &moved), &mut not_blamed);
     if !not_blamed.is_empty() {
@@ -105,6 +114,8 @@ pub fn explain(
     partial::take_up(&mut judged.replays.replay, judged_behind);
     say_where(&judged.replays.replay, &mut findings);
     let mut replay = judged.replays.replay;
+    let found = replay.taps.iter_mut().filter(|replayed| also.contains(&replayed.report.place));
+    found.for_each(|replayed| replayed.taken_back.clear());
     if let Some((declared, finding)) = as_declared {
         findings.insert(0, finding);
         replay = declared;

@@ -11,7 +11,7 @@ use crate::program::arrays::array;
 use crate::program::held::Held;
 use crate::program::stand::settle;
 use crate::program::{Candidate, Recording};
-use crate::replay::operation::own_unit;
+use crate::replay::operation::{loses, own_unit, unit_of};
 use crate::replay::{ReplayError, Rerouted, Routing};
 use crate::tolerance::replay::{CHOICE_MOVES, CHOICE_ROOM};
 
@@ -113,7 +113,10 @@ fn computed_choice(
         first_operand(&slice, &bench, program, program.taps()[tap].op, &value)
     };
     let (among, own) = (scores(Arithmetic::F64), candidate.arithmetic().map_or(Some(None), |own| Some(scores(own)))?);
-    let is_clear = among.is_none_or(|among| is_clear(&exact, &among, own.as_ref(), own_unit(candidate.profile)));
+    // What was recorded of the scores' inputs may be rounded further than the run.
+    let recorded = |known: usize| Some(candidate.dtype(held.place(known))).filter(|&it| loses(candidate.profile, it));
+    let units = [own_unit(candidate.profile), slice.known().filter_map(recorded).map(unit_of).fold(0.0, f64::max)];
+    let is_clear = among.is_none_or(|among| is_clear(&exact, &among, own.as_ref(), units));
     (is_clear && choices(&exact) == choices(&rounded)).then_some(exact)
 }
 
@@ -149,8 +152,14 @@ pub(crate) fn read_by<'v>(
     read.lock().ok()?.take()
 }
 
-/// Whether in each row what is taken is further above what is left than another right run may move the two.
-fn is_clear(chosen: &Tensor<'_>, among: &ArrayD<f64>, rounded: Option<&ArrayD<f64>>, unit: f64) -> bool {
+/// Whether in each row what is taken is further above what is left than another right run may move the two, by its own unit of rounding and that of what was
+/// recorded.
+fn is_clear(
+    chosen: &Tensor<'_>,
+    among: &ArrayD<f64>,
+    rounded: Option<&ArrayD<f64>>,
+    [unit, recorded]: [f64; 2],
+) -> bool {
     let Some(&width) = among.shape().last().filter(|width| **width > 0) else { return false };
     let (chosen, Some(among)) = (choices(chosen), among.as_slice()) else { return false };
     let rounded =
@@ -165,6 +174,7 @@ fn is_clear(chosen: &Tensor<'_>, among: &ArrayD<f64>, rounded: Option<&ArrayD<f6
                 (off, largest) = (off.max((x - y).abs()), largest.max(x.abs()));
             }
             let least = if off > 0.0 { CHOICE_MOVES * off / largest } else { CHOICE_ROOM * unit };
+            let least = least.max(CHOICE_MOVES * recorded);
             let margin = choice_margin(row, taken, left.iter().copied());
             left.is_empty() || margin.is_none_or(|margin| margin > least)
         })

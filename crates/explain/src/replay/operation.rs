@@ -11,7 +11,7 @@ use crate::replay::outliers::{leaking, misplaced};
 use crate::replay::reason::Reason;
 use crate::replay::replayed::Replayed;
 use crate::replay::right::{compared, distance, tolerance, wrong_rows};
-use crate::tolerance::replay::{EDGE_ROOM, FEW_ROWS, FEW_ROWS_ROOM, OWN_ROUNDING};
+use crate::tolerance::replay::{EDGE_ROOM, FEW_ROWS, FEW_ROWS_ROOM, OWN_ROUNDING, RECORDED_COARSELY};
 
 /// An operation, and what is known of how far rounding may leave its value from the right one.
 pub(crate) struct Operation<'a> {
@@ -137,7 +137,8 @@ impl Operation<'_> {
         {
             outcome = Outcome::Rounding;
         }
-        let unknown_rounding = self.is_recorded && is_coarse(profile);
+        // So is that of values that were recorded in fewer bits than the run has.
+        let unknown_rounding = self.is_recorded && is_coarse(profile) || stored >= RECORDED_COARSELY;
         // What rounding makes of terms that cancel is no factor of what is left of them.
         let is_a_factor =
             nmse > allowed_of(of_values) && matches!(outcome, Outcome::Differs(Difference::Factor { .. }));

@@ -21,6 +21,8 @@ pub(crate) const MOST_OF_THE_REFERENCE: f64 = 1e-5;
 pub(crate) const REFERENCE_ROOM: f64 = 2.0;
 /// How much more than the error of inputs moved by chance the rounding of inputs may cost.
 pub(crate) const INPUT_ROOM: f64 = 4.0;
+/// What recording costs from which on it is that of 16 bits: what has structure below what is allowed is rounding then.
+pub(crate) const RECORDED_COARSELY: f64 = 1e-8;
 /// By how many units of rounding two values may differ that are taken for each other when the largest are chosen.
 pub(crate) const CHOICE_ROOM: f64 = 64.0;
 /// How much further than the rounding that was tried another right run may move what is chosen among.

@@ -225,13 +225,28 @@ impl<'a> Search<'a> {
         let (held, places) = (self.held, moved_alike::places(&self.replays.replay));
         let before = std::mem::replace(&mut self.effort, moves);
         self.is_second_look = false;
-        // Each alone is spoken against by what reads both.
+        let taps = self.replays.wrong().filter(|tap| places.contains(&held.place(*tap))).collect();
+        let explained = self.explained_alone(taps, &[]);
+        self.effort = before;
+        explained
+    }
+
+    /// Those of some taps whose numbers come out of what was found at others.
+    pub(crate) fn found_at(&mut self, taps: Vec<usize>, before: &[Explained]) -> Vec<Explained> {
+        let mut found = self.explained_alone(taps, before);
+        found.retain(|found| !found.reproduced.is_empty());
+        found
+    }
+
+    /// Explains taps of which each alone is spoken against by what reads several.
+    fn explained_alone(&mut self, taps: Vec<usize>, before: &[Explained]) -> Vec<Explained> {
         let readers = std::mem::replace(&mut self.readers, OnceCell::from(HashMap::new()));
         let mut explained: Vec<Explained> = Vec::new();
-        for tap in self.replays.wrong().filter(|tap| places.contains(&held.place(*tap))) {
-            explained.extend(self.explained(tap, &explained));
+        for tap in taps {
+            let known = if before.is_empty() { self.explained(tap, &explained) } else { self.explained(tap, before) };
+            explained.extend(known);
         }
-        (self.effort, self.readers) = (before, readers);
+        self.readers = readers;
         explained
     }
 
