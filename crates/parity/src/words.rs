@@ -226,6 +226,16 @@ pub fn shorten(parts: &[String], most: usize) -> String {
     format!("{} ... {} ({} in all)", parts[..most - 1].join(", "), parts[parts.len() - 1], parts.len())
 }
 
+/// `1.2 MB`.
+pub fn in_bytes(bytes: u64) -> String {
+    match bytes {
+        0..1_000 => format!("{bytes} B"),
+        1_000..1_000_000 => format!("{:.1} kB", bytes as f64 / 1e3),
+        1_000_000..1_000_000_000 => format!("{:.1} MB", bytes as f64 / 1e6),
+        _ => format!("{:.1} GB", bytes as f64 / 1e9),
+    }
+}
+
 /// A name that is no tap, and the tap that was probably meant: `layers.0.qrope (layers.0.q_rope?)`.
 pub fn with_suggestion(name: &str) -> String {
     let (before, last) = name.rsplit_once('.').map_or((None, name), |(before, last)| (Some(before), last));

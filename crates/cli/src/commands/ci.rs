@@ -11,7 +11,6 @@ use crate::output::{DIVERGED, Inputs, PARITY};
 use crate::render::github;
 use crate::render::junit;
 use crate::report::{CiOutcome, RequiredUnchecked};
-use crate::words::{safe, shorten, taps_in_words};
 
 /// Arguments of the commands that run in CI.
 #[derive(Clone, Debug, Default, Args)]
@@ -118,14 +117,6 @@ impl CiArgs {
         }
         Ok(())
     }
-}
-
-/// The report on taps that had to be compared; `None` where all were.
-pub(crate) fn unmet_in_words(unmet: &[RequiredUnchecked]) -> Option<String> {
-    let first = unmet.first()?;
-    let names: Vec<String> = unmet.iter().map(|tap| safe(&tap.place)).collect();
-    let reason = first.reason.as_deref().map_or(String::new(), |reason| format!(": {}", safe(reason)));
-    Some(format!("{} required, but unchecked ({}){reason}", taps_in_words(unmet.len()), shorten(&names, 4)))
 }
 
 /// The exit code, where what had to be compared was not.

@@ -8,10 +8,11 @@ use anyhow::{Result, bail};
 use clap::Args;
 use firstdiff_compare::{JudgedBefore, Share, Verdict};
 
-use crate::commands::ci::{CiArgs, unmet_in_words, with_unmet};
+use crate::commands::ci::{CiArgs, with_unmet};
 use crate::commands::part::{narrow, write_part};
 use crate::output::{Inputs, exit, is_stdout, print};
 use crate::render::compare::render;
+use crate::render::gate::unmet_in_words;
 use crate::render::html::Page;
 use crate::render::screen::{BAD, Detail, paint};
 use crate::report::{CiFailure, CiOutcome, Compare};

@@ -7,12 +7,14 @@ use anyhow::{Result, bail};
 use clap::Args;
 
 use crate::baseline::{Accepted, Baseline, Regression};
-use crate::commands::ci::{CiArgs, unmet_in_words};
+use crate::commands::ci::CiArgs;
 use crate::commands::compare::finish;
 use crate::commands::{in_lines, print_lines};
 use crate::output::{DIVERGED, Inputs, PARITY, is_stdout, print};
 use crate::render::compare::render;
-use crate::render::gate::{accepted_suffix, failed_in_words, note, passed_in_words, unmet_line, worse_number};
+use crate::render::gate::{
+    accepted_suffix, failed_in_words, note, passed_in_words, unmet_in_words, unmet_line, worse_number,
+};
 use crate::render::html::Page;
 use crate::render::screen::Detail;
 use crate::report::{CiFailure, CiOutcome, Gate, RequiredUnchecked};

@@ -4,6 +4,7 @@ pub(crate) mod engine;
 pub(crate) mod evidence;
 pub(crate) mod keeper;
 pub(crate) mod kept_runs;
+pub(crate) mod render;
 
 use std::cell::Cell;
 use std::collections::BTreeSet;

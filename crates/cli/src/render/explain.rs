@@ -3,13 +3,12 @@
 use firstdiff_compare::{Verdict, number};
 use firstdiff_explain::mistakes::find;
 
-use crate::render::engine::in_bytes;
 use crate::render::replay::{heading, notes_section, right_of_all};
 use crate::render::screen::{BAD, BOLD, DIM, GOOD, Screen, WARN, paint};
 use crate::report::{self, CauseCertainty, Diagnosis, Explain, Explained, OfReference, ReplayInputs, Residual, Tried};
 use crate::session::arithmetic::parity;
 use crate::session::replay::ReplaySession;
-use crate::words::{safe, shorten, taps_in_words};
+use crate::words::{in_bytes, safe, shorten, taps_in_words};
 
 /// The answer for a terminal.
 pub(crate) fn render(session: &ReplaySession, report: &Explain, verdict: &Verdict, verbose: bool) -> Screen {

@@ -3,11 +3,10 @@
 use std::path::Path;
 
 use crate::baseline::{Accepted, Baseline, ROOM, Regression};
-use crate::commands::ci::unmet_in_words;
 use crate::report::{RequiredUnchecked, not_checked};
 use crate::session::Comparison;
 use crate::session::arithmetic::as_it_asks;
-use crate::words::{safe, taps_in_words};
+use crate::words::{safe, shorten, taps_in_words};
 
 /// The message of a gate that passes. `accepted`: who accepted the differences.
 pub(crate) fn passed_in_words(
@@ -67,4 +66,12 @@ pub(crate) fn failed_in_words(regressions: &[Regression]) -> String {
         text += "next: write the baseline again (--update), so that it allows no more than is needed\n";
     }
     text
+}
+
+/// The report on taps that had to be compared; `None` where all were.
+pub(crate) fn unmet_in_words(unmet: &[RequiredUnchecked]) -> Option<String> {
+    let first = unmet.first()?;
+    let names: Vec<String> = unmet.iter().map(|tap| safe(&tap.place)).collect();
+    let reason = first.reason.as_deref().map_or(String::new(), |reason| format!(": {}", safe(reason)));
+    Some(format!("{} required, but unchecked ({}){reason}", taps_in_words(unmet.len()), shorten(&names, 4)))
 }

@@ -3,9 +3,7 @@
 pub(crate) use firstdiff_parity::render::{alignment, divergence, table};
 pub use firstdiff_parity::render::{compare, screen};
 
-pub(crate) mod bisect;
 pub(crate) mod cause;
-pub(crate) mod engine;
 pub(crate) mod explain;
 pub(crate) mod gate;
 pub(crate) mod github;

@@ -227,12 +227,14 @@ mod tests {
     fn a_choice_is_clear_where_rounding_cannot_turn_it() {
         let chosen = Tensor::new(DType::I64, vec![1, 2], Values::from(vec![2i64, 0])).unwrap();
         let among = |last: f64| array![[0.5, 0.1, 0.8, last]].into_dyn();
-        let unit = 2f64.powi(-24);
+        let unit = [2f64.powi(-24), 0.0];
         assert!(is_clear(&chosen, &among(0.4), None, unit));
         assert!(!is_clear(&chosen, &among(0.5), None, unit));
         assert!(!is_clear(&chosen, &among(0.5 - 1e-7), None, unit));
         // Rounding moves them by a hundredth.
         assert!(!is_clear(&chosen, &among(0.45), Some(&among(0.46)), unit));
         assert!(is_clear(&chosen, &among(0.3), Some(&among(0.31)), unit));
+        // Its inputs were recorded in bf16.
+        assert!(!is_clear(&chosen, &among(0.499), None, [unit[0], 2f64.powi(-9)]));
     }
 }

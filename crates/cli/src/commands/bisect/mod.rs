@@ -4,6 +4,7 @@ mod cells;
 mod first_run;
 mod question;
 mod reference;
+mod render;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -22,10 +23,9 @@ use crate::commands::bisect::reference::BisectReference;
 use crate::driver::engine::{EngineFailure, EngineRun, Question};
 use crate::driver::evidence::{CollectedTaps, UnrepeatedTap, size};
 use crate::driver::kept_runs::KeptRunsCheck;
+use crate::driver::render::{heading, kept_runs_note, nondeterminism_text, run_line, run_result};
 use crate::driver::{Driver, EarlierRuns, EngineOptions, RunSummary, engine_tokens, noise};
 use crate::output::Inputs;
-use crate::render::bisect;
-use crate::render::engine::{heading, kept_runs_note, nondeterminism_text, run_line, run_result};
 use crate::session::ByModel;
 use crate::session::arithmetic::ProfileChoice;
 use crate::session::reading::token;
@@ -60,13 +60,13 @@ pub(crate) struct BisectArgs {
     reference: PathBuf,
     /// The engine's command line, for the shell
     #[arg(long, value_name = "COMMAND")]
-    pub(crate) run: String,
+    run: String,
     /// Seconds after which a run that has not ended is stopped, with all it started
     #[arg(long, default_value_t = 600.0, value_name = "SECONDS")]
     timeout: f64,
     /// Folder for the runs; made where it is not there
     #[arg(long, default_value = "firstdiff-bisect", value_name = "DIR")]
-    pub(crate) work: PathBuf,
+    work: PathBuf,
     /// Do not take up an interrupted bisection: run everything again
     #[arg(long)]
     fresh: bool,
@@ -122,8 +122,8 @@ pub(crate) fn run(args: BisectArgs) -> Result<u8> {
     if !matches!(outcome, BisectionResult::Failed(_)) {
         bisection.driver.finish()?;
     }
-    crate::render::json::to_file(json.as_deref(), &bisect::report(&bisection, &outcome), &inputs)?;
-    bisection.print(&bisect::answer(&bisection, &outcome))?;
+    crate::render::json::to_file(json.as_deref(), &render::report(&bisection, &outcome), &inputs)?;
+    bisection.print(&render::answer(&bisection, &outcome))?;
     match &outcome {
         BisectionResult::Answer(judged) => match &judged.report.verdict {
             Verdict::Incomparable(reason) => bail!("incomparable: {reason}"),
@@ -136,19 +136,19 @@ pub(crate) fn run(args: BisectArgs) -> Result<u8> {
 
 /// An engine, its reference, and what is known so far.
 pub(crate) struct EngineBisection {
-    pub(crate) args: BisectArgs,
-    pub(crate) driver: Driver,
-    pub(crate) reference: BisectReference,
+    args: BisectArgs,
+    driver: Driver,
+    reference: BisectReference,
     layers: u32,
     /// Token positions of the first step, and the last step that is compared.
-    pub(crate) tokens: usize,
-    pub(crate) last_step: u32,
+    tokens: usize,
+    last_step: u32,
     /// The same for the engine's own steps, where its chunks differ from the reference's.
     engine_extent: (usize, u32),
     cells: Option<StepAlignment>,
     /// Bytes of a full dump of the same run.
-    pub(crate) full: f64,
-    pub(crate) choice: ProfileChoice,
+    full: f64,
+    choice: ProfileChoice,
     cache: Cache,
     confirmed: BTreeSet<Place>,
     /// What was requested only to be seen twice.
@@ -272,7 +272,7 @@ impl EngineBisection {
         let mut confirmed = std::mem::take(&mut self.confirmed);
         let hopeless = matches!(report.verdict, Verdict::Incomparable(_))
             && report.taps.iter().all(|t| t.metrics.is_none())
-            && !bisect::unclear(&report);
+            && !render::unclear(&report);
         let (next, again) = if hopeless {
             (None, None)
         } else {

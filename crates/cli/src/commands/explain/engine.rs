@@ -9,8 +9,8 @@ use firstdiff_trace::{Dump, NamedRows, Rows, Tap};
 use crate::driver::engine::{ANY_STEP, EngineFailure, EngineRun, Question};
 use crate::driver::evidence::UnrepeatedTap;
 use crate::driver::kept_runs::KeptRunsCheck;
+use crate::driver::render::{heading, kept_runs_note, nondeterminism_text, run_line, run_result};
 use crate::driver::{Driver, EarlierRuns, EngineOptions, RunSummary, engine_tokens, noise};
-use crate::render::engine::{heading, kept_runs_note, nondeterminism_text, run_line, run_result};
 use crate::report;
 use crate::session::arithmetic::precision;
 use crate::session::incomplete::Incomplete;
@@ -205,7 +205,7 @@ impl EngineSearch {
         report::EngineQueries {
             engine: self.driver.engine.command.clone(),
             work: self.driver.work.to_string_lossy().into_owned(),
-            runs: self.driver.runs.iter().map(crate::render::engine::run_report).collect(),
+            runs: self.driver.runs.iter().map(crate::driver::render::run_report).collect(),
             kept_runs: self.driver.kept_runs.as_ref().map(crate::driver::kept_runs::KeptRuns::report),
             bytes: self.driver.evidence.bytes,
             not_written: self.driver.absent.iter().map(ToString::to_string).collect(),

@@ -7,13 +7,13 @@ use firstdiff_trace::Tap;
 
 use crate::commands::bisect::{BisectionResult, EngineBisection};
 use crate::driver::kept_runs::KeptRuns;
+use crate::driver::render::{nondeterminism_text, run_report};
 use crate::render::compare::divergence;
-use crate::render::engine::{in_bytes, nondeterminism_text, run_report};
 use crate::render::screen::{BAD, BOLD, DIM, GOOD, Screen, WARN, paint};
 use crate::report::{Bisect, BisectComparison, Compare, SeenWhole, Unrepeated, next_step};
 use crate::session::Comparison;
 use crate::session::arithmetic::parity;
-use crate::words::{between, safe, shorten, taps_in_words};
+use crate::words::{between, in_bytes, safe, shorten, taps_in_words};
 
 /// Whether something is neither right nor wrong.
 pub(crate) fn unclear(report: &Report) -> bool {

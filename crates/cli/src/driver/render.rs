@@ -11,7 +11,7 @@ use crate::driver::kept_runs::KeptRunsCheck;
 use crate::driver::{Driver, RunSummary};
 use crate::render::screen::{BAD, DIM, Screen, WARN, paint};
 use crate::report::EngineRunReport;
-use crate::words::{safe, shorten};
+use crate::words::{in_bytes, safe, shorten};
 
 /// Which engine is asked and compared with what, before the first run.
 pub(crate) fn heading(what: &str, reference: &Path, driver: &Driver) -> Screen {
@@ -122,16 +122,6 @@ pub(crate) fn nondeterminism_text(wavering: &UnrepeatedTap) -> String {
         number(wavering.nmse),
         number(wavering.max_abs_diff)
     )
-}
-
-/// `1.2 MB`.
-pub(crate) fn in_bytes(bytes: u64) -> String {
-    match bytes {
-        0..1_000 => format!("{bytes} B"),
-        1_000..1_000_000 => format!("{:.1} kB", bytes as f64 / 1e3),
-        1_000_000..1_000_000_000 => format!("{:.1} MB", bytes as f64 / 1e6),
-        _ => format!("{:.1} GB", bytes as f64 / 1e9),
-    }
 }
 
 /// A run, as data.
