@@ -1,21 +1,25 @@
 //! What right runs of an operation may be off by: rounding, chance, tables, terms that cancel.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use firstdiff_compare::{Difference, Status, TapReport};
 use firstdiff_model::Storage;
-use firstdiff_program::{Bench, Kind, Operand, Program, ProgramTap, Slice, Tensor, View};
+use firstdiff_program::{At, Bench, Change, Edit, Kind, Operand, Program, ProgramTap, Slice, Tensor, View};
 use firstdiff_trace::{DType, to_bf16, to_f16};
 use ndarray::{ArrayD, Axis};
 
 use crate::program::arrays::{array, floats};
-use crate::program::condition::Condition;
+use crate::program::change::other_operand;
+use crate::program::condition::{Condition, PRODUCTS};
 use crate::program::held::Held;
+use crate::program::slices::reads_large;
 use crate::program::{Candidate, Recording};
 use crate::replay::Replayed;
 use crate::replay::operation::{Operation, unit_of};
 use crate::replay::reason::Reason;
 use crate::replay::right::{distance, jittered, tolerance};
+use crate::tolerance::replay::ORDER_OF_SUMS;
 
 /// How far off, at the most, is a tap whose inputs were recorded in 16 bits, which an engine need not have gone on with? Of a sum over a matrix of weights
 /// nothing is said: it is hit alike by all chances.
@@ -50,6 +54,41 @@ pub(super) fn of_chance(
         true => 0.0,
         false => (1..=CHANCES).filter_map(off).fold(0.0, f64::max),
     }
+}
+
+/// How far off, at the most, is a stretch in an arithmetic of steps if what its products read is moved as far as the order of sums may move it: a number near
+/// the edge of a step falls to its other side.
+pub(super) fn of_edges(
+    (program, slice): (&Program, &Slice<'_>),
+    bench: &Bench<'_>,
+    held: &Held,
+    right: &ArrayD<f64>,
+) -> f64 {
+    let site = held.place(slice.target()).tap.last_site();
+    let part = held.part(slice.target());
+    let off = |seed: u64| {
+        let edit = |op: usize| {
+            let operands = program.ops()[op].operands.iter().enumerate();
+            let read = operands.filter_map(|(place, operand)| match operand {
+                Operand::View(view) if program.is_activation(view.buffer) => {
+                    let seed = (op as u64) << 8 | seed;
+                    let moved = Arc::new(move |x: &ArrayD<f64>| Some(jittered(x, ORDER_OF_SUMS, seed)));
+                    Some(other_operand((place, None), view, moved))
+                }
+                _ => None,
+            });
+            Edit { at: At::Op(op), change: Change::Operands(read.collect()) }
+        };
+        let products = slice.ops().filter(|&op| PRODUCTS.contains(&program.ops()[op].base()));
+        let edits: Vec<Edit> = products.map(edit).collect();
+        let value = |known: usize| held.readable(known).map(Tensor::view);
+        let keeping = held.keeping(program, slice);
+        let made = array(&slice.evaluate(bench, &value, &[&keeping[..], &edits].concat()).ok()?);
+        let made = part.map_or_else(|| made.clone(), |part| part.rows_of(&made));
+        (made.shape() == right.shape()).then(|| distance(site, right, &made))
+    };
+    let chances = if reads_large(program, slice) { 1 } else { CHANCES };
+    (1..=chances).filter_map(off).fold(0.0, f64::max)
 }
 
 /// How often inputs are moved by chance.

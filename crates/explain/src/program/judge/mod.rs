@@ -15,7 +15,8 @@ use crate::program::arrays::{array, floats, tensor};
 use crate::program::condition::condition;
 use crate::program::held::{Held, Part};
 use crate::program::judge::allowance::{
-    as_the_table, is_norm_with_gain, is_of_a_row, multiplies_by_tables, of_chance, rounded_if, without_cancelling,
+    as_the_table, is_norm_with_gain, is_of_a_row, multiplies_by_tables, of_chance, of_edges, rounded_if,
+    without_cancelling,
 };
 use crate::program::judge::choice::chosen;
 use crate::program::judge::lockstep::{Due, Lockstep, is_of_16_bits};
@@ -377,6 +378,15 @@ impl<'r> Judge<'r> {
         };
         let operation = Operation { stored: operation.stored + INPUT_ROOM * by_chance, ..operation };
         let judged = match by_chance > 0.0 {
+            true => operation.judged(own, &due.right, &due.exact),
+            false => judged,
+        };
+        // Nothing that is read need be moved for a number in between to fall to the other side of a step.
+        let bench = self.rounded.as_mut().filter(|_| coarse && is_span && !judged.report.status.agrees());
+        let bench = bench.and_then(|bench| bench.load(slice).ok().map(|()| &*bench));
+        let of_edges = bench.map_or(0.0, |bench| of_edges((program, slice), bench, self.held, &due.right));
+        let operation = Operation { spread: operation.spread.max(of_edges), ..operation };
+        let judged = match of_edges > 0.0 {
             true => operation.judged(own, &due.right, &due.exact),
             false => judged,
         };
