@@ -183,7 +183,7 @@ def main():
     runner = Runner(a.all)
     runner.run_all(suites, a.jobs)
     if not a.all and not a.names:
-        print("\nsampled: .ci/full runs these suites whole, and bisect, rounding, weights, right runs and docs/guide/engines beside them")
+        print("\nsampled: .ci/full runs these suites whole, and bisect, rounding, weights and docs/guide/engines beside them")
     if runner.failed:
         print("\n" + "\n".join(runner.failed))
         sys.exit(1)

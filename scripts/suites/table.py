@@ -104,7 +104,7 @@ SUITES = [
     Suite("quantised", "weights: llama.cpp's arithmetic, planted mistakes", "suites/test_quantised.py", sample=None),
     Suite("weight-zoo", "weights: a zoo of planted mistakes", "planted/weight_zoo.py", sample=None),
     Suite("engines", "foreign engines: right runs and planted mistakes (each engine from PyPI, in an environment of its own)", "suites/test_engines.py", sample=None),
-    Suite("right", "explain: right runs of every family, where nothing may be found", "suites/test_right.py", sample=None),
+    Suite("right", "explain: right runs of every family, where nothing may be found", "suites/test_right.py", "", "--only llama --kinds bf16 F16 Q8_0"),
     Suite("unpacked", "explain: quantised blocks unpacked wrongly, from activations alone", "suites/test_unpacked.py", sample=None),
     # The features that only this asks for have Cargo compile much anew.
     Suite("remote", "addresses: dumps in S3, Google Cloud Storage and on web servers", "suites/test_remote.py", sample=None, needs="remote", last=True,

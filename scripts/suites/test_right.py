@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Tests that nothing is blamed in right runs of every family, in every arithmetic, through `firstdiff explain`.
 
-    python scripts/suites/test_right.py [--json FILE] [--docs] [--command PATH]
+    python scripts/suites/test_right.py [--json FILE] [--docs] [--command PATH] [--only FAMILY ..] [--kinds F16 ..]
 
 PyTorch (f32, bf16, f16; eager attention) and llama.cpp (F32, F16, BF16, Q8_0, Q4_K_M; and with an f16 cache) run random models of the five families,
 13 tokens and 2 decode steps. Each run is explained as recorded (all taps), then cut to h0, layer outputs, final norm and logits, to the logits, and
@@ -64,18 +64,19 @@ def judged(command, model, dump):
     return report["verdict"] if not found else f"{report['verdict']}: {', '.join(found)}"
 
 
-def runs(folder, family):
-    """(engine, arithmetic, model, dump) of one family, one at a time."""
+def runs(folder, family, kinds=None):
+    """(engine, arithmetic, model, dump) of one family, one at a time; of some types alone."""
     tokens = ["--tokens", ",".join(map(str, TOKENS)), "--decode-tokens", ",".join(map(str, DECODE))]
     source, dump = folder / family, folder / "dump"
     write_model(source, family)
-    for dtype in TORCH:
+    wanted = lambda kind: not kinds or kind in kinds
+    for dtype in filter(wanted, TORCH):
         shutil.rmtree(dump, ignore_errors=True)
         script("dump_torch.py", source, "-o", dump, "--no-program", *tokens, "--dtype", dtype)
         yield "PyTorch", dtype, source, dump
     plain = folder / f"{family}.gguf"
     script("convert/hf_to_gguf.py", source, plain, "--dtype", "f32")
-    for kind, cache in LLAMA_CPP:
+    for kind, cache in [one for one in LLAMA_CPP if wanted(one[0])]:
         model = folder / f"{family}-{kind}.gguf"
         if not model.exists():
             shutil.copyfile(plain, model) if kind == "F32" else quantise(str(plain), str(model), kind)
@@ -84,11 +85,11 @@ def runs(folder, family):
         yield "llama.cpp", kind if cache == "f32" else f"{kind}, f16 cache", model, dump
 
 
-def of_family(command, folder, family):
+def of_family(command, kinds, folder, family):
     """What is said of every run of one family, however it is cut."""
     folder.mkdir()
     rows = []
-    for engine, arithmetic, model, dump in runs(folder, family):
+    for engine, arithmetic, model, dump in runs(folder, family, kinds):
         for kept in KEPT:
             cut(dump, folder / "cut", kept)
             said = judged(command, model, folder / "cut")
@@ -125,11 +126,13 @@ def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--json", type=Path)
     p.add_argument("--docs", action="store_true")
+    p.add_argument("--only", nargs="+", choices=FAMILIES, default=FAMILIES, metavar="FAMILY")
+    p.add_argument("--kinds", nargs="+", metavar="TYPE", help="f32, bf16 and f16 of PyTorch, F32, F16, BF16, Q8_0 and Q4_K_M of llama.cpp")
     p.add_argument("--command", default=str(ROOT / "target" / "release" / "firstdiff"))
     a = p.parse_args()
     with tempfile.TemporaryDirectory() as temporary, ProcessPoolExecutor(os.cpu_count()) as pool:
-        folders = [Path(temporary) / family for family in FAMILIES]
-        rows = sum(pool.map(of_family, [a.command] * len(FAMILIES), folders, FAMILIES), [])
+        folders = [Path(temporary) / family for family in a.only]
+        rows = sum(pool.map(of_family, [a.command] * len(folders), [a.kinds] * len(folders), folders, a.only), [])
     right = sum(row["said"] == "parity" for row in rows)
     print(f"{right} of {len(rows)} right runs at parity without a finding")
     if a.json:

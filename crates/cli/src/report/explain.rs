@@ -212,7 +212,9 @@ impl Explained {
         let own = own.map_or(String::new(), |place| format!(" ({place})"));
         let tried = finding.tried.iter().map(|(&cause, &residual_nmse)| Tried { cause, residual_nmse });
         let mut untold: Vec<Tap> = Vec::new();
-        for tap in finding.untold.iter().map(|place| place.tap).filter(|tap| !finding.taps.contains(tap)) {
+        // What tells in one step tells.
+        let tells = |tap: &Tap| finding.taps.contains(tap) || finding.shown_at.iter().any(|place| place.tap == *tap);
+        for tap in finding.untold.iter().map(|place| place.tap).filter(|tap| !tells(tap)) {
             untold.extend((!untold.contains(&tap)).then_some(tap));
         }
         let at_least = if untold.is_empty() { "" } else { "at least " };

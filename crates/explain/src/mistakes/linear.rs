@@ -25,8 +25,9 @@ pub(super) static MISTAKES: &[&Mistake] = &[
 
 pub(crate) static WEIGHT_TRANSPOSED: Mistake = Mistake {
     id: "weight-transposed",
-    what: "the matrix is read as [in,out] where its bytes are [out,in]",
-    fix: "multiply by the transpose: y[o] = sum over i of x[i] * w[o*in + i]",
+    what: "the matrix is read with its rows for its columns",
+    fix: "multiply by the transpose: of a matrix that lies as [out,in], as PyTorch's Linear has it, y[o] = sum over i of x[i] * w[o*in + i]; of one \
+        that lies as [in,out], as its Conv1D (GPT-2) has it, x[i] * w[i*out + o]",
     in_file: Some(
         "read it as A has it: PyTorch's Linear stores W as [out,in] row by row, its Conv1D (GPT-2) as [in,out]; GGUF \
         names the fastest axis first, so its [in,out] is the memory of [out,in]",

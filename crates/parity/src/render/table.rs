@@ -312,7 +312,8 @@ pub fn fold_line(name: &str, run: &[TapReport]) -> String {
                     most.and_then(|tap| over_noise(tap)).map_or(String::new(), |most| format!(", at most {most}"));
                 format!("{} agree, worst NMSE {} at {tap}{noise}", checked.len(), number(nmse))
             }
-            _ => format!("{} agree, all exact", checked.len()),
+            _ if checked.iter().all(|t| t.status == Status::Exact) => format!("{} agree, all exact", checked.len()),
+            _ => format!("{} agree in all that is known of them", checked.len()),
         }
     } else {
         differing_counts(checked.len(), checked.iter().filter(|t| t.status == Status::Diverged).count())
