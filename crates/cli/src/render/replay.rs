@@ -1,6 +1,6 @@
 //! Renders the answer of `replay`: what is judged, and each operation that is wrong in itself.
 
-use firstdiff_compare::{Verdict, number};
+use firstdiff_compare::{Profile, Verdict, number};
 
 use crate::render::compare::{described, not_checked};
 use crate::render::screen::{BAD, BOLD, DIM, Detail, GOOD, Screen, WARN, paint};
@@ -58,7 +58,11 @@ pub(crate) fn right_of_all(session: &ReplaySession, counts: &Counts) -> String {
     let (right, all) = (counts.agree(), counts.all());
     let rest = if right < all { format!("; {} not checked", all - right) } else { String::new() };
     let rest = rest + &Incomplete::suffix(&[("the candidate", &session.input.dump)]);
-    format!("{right} of {} come out right from what they read{rest}", taps_in_words(all))
+    let how = match session.input.named {
+        Profile::Exact | Profile::F32 => String::new(),
+        coarse => format!(", as far as the rounding of {coarse} shows"),
+    };
+    format!("{right} of {} come out right from what they read{how}{rest}", taps_in_words(all))
 }
 
 fn conclusion(screen: &mut Screen, session: &ReplaySession, report: &Replay, verdict: &Verdict) {

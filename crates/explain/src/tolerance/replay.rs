@@ -21,6 +21,8 @@ pub(crate) const MOST_OF_THE_REFERENCE: f64 = 1e-5;
 pub(crate) const REFERENCE_ROOM: f64 = 2.0;
 /// How much more than the error of inputs moved by chance the rounding of inputs may cost.
 pub(crate) const INPUT_ROOM: f64 = 4.0;
+/// Which share of the error of scores that are off by one number a row that number leaves at most.
+pub(crate) const SHIFT_LEAVES: f64 = 0.25;
 /// How far the order of its sums moves a number, about, as a share of it: twice the root of what f32 is allowed of one.
 pub(crate) const ORDER_OF_SUMS: f64 = 2e-6;
 /// What recording costs from which on it is that of 16 bits: what has structure below what is allowed is rounding then.

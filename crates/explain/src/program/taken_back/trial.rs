@@ -16,7 +16,7 @@ use crate::program::{Candidate, Recording};
 use crate::replay::operation::Operation;
 use crate::replay::right::both_count;
 use crate::replay::{Done, Replayed, can_be_read};
-use crate::tolerance::replay::ADDS_UP;
+use crate::tolerance::replay::{ADDS_UP, SHIFT_LEAVES};
 
 /// Whether one tap is made of another, by whatever lies between.
 pub(super) fn is_made_of(program: &Program, tap: usize, of: usize) -> bool {
@@ -94,15 +94,18 @@ impl<'t, 'b> Trial<'t, 'b> {
         let Some((own, before)) = self.held.recorded(tap).zip(self.replayed.get(&tap).copied()) else { return false };
         let site = self.held.place(tap).tap.last_site();
         let Some((_, right)) = self.values(&self.slice(tap, &BTreeSet::new()), own.shape()) else { return false };
-        let (mut left, mut energy) = (0.0, 0.0);
+        let (mut left, mut all, mut energy) = (0.0, 0.0, 0.0);
         for (own, right) in own.rows().into_iter().zip(right.rows()) {
             let counts = own.iter().zip(right).filter(|(own, right)| both_count(site, **own, **right));
             let off: Vec<f64> = counts.clone().map(|(own, right)| own - right).collect();
             let mean = off.iter().sum::<f64>() / off.len().max(1) as f64;
             left += off.iter().map(|off| (off - mean).powi(2)).sum::<f64>();
+            all += off.iter().map(|off| off.powi(2)).sum::<f64>();
             energy += counts.map(|(own, right)| own * own + right * right).sum::<f64>();
         }
-        own.shape().last().is_some_and(|&width| width > 1) && left <= before.report.allowed.unwrap_or(0.0) * energy
+        // What is left may be no more than rounding, and must not be most of the error: a factor beside coarse rounding leaves as much as there is.
+        let is_explained = left <= before.report.allowed.unwrap_or(0.0) * energy && left <= SHIFT_LEAVES * all;
+        own.shape().last().is_some_and(|&width| width > 1) && is_explained
     }
 
     /// What a slice gives, in f64 and as the candidate rounds.
