@@ -319,7 +319,7 @@ fn other_tokens_are_said_and_not_compared() {
             (Verdict::Diverged, true) => {}
             other => panic!("{at} {other:?}"),
         }
-        let said = report.warnings.iter().any(|w| w.to_string().contains("fed different tokens"));
+        let said = report.warnings.iter().any(|w| w.to_string().contains("name different tokens"));
         assert!(said, "{:?}", report.warnings);
         assert!(report.taps.iter().all(|t| (t.status != Status::Unchecked) == ((t.place.step as i64) < at)));
     }
