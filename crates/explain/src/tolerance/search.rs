@@ -73,7 +73,7 @@ pub(crate) const FUNCTION_BITS: f64 = 6.0;
 /// Edits that cost so many bits more than the first that gives the numbers, and give them too, are said beside it.
 pub(crate) const EQUAL_BITS: f64 = 5.0;
 /// What is spent of the time for a tap when mistakes of one layer alone are left.
-pub(crate) const ONE_LAYER_SHARE: f64 = 0.3;
+pub(crate) const ONE_LAYER_SHARE: f64 = 0.2;
 /// What is spent of the time for a tap when edits that nobody lists are left.
 pub(crate) const UNLISTED_SHARE: f64 = 0.6;
 /// Rows that differ by no more units of their rounding are one row that was computed again.
