@@ -79,7 +79,7 @@ pub fn explain(
     let mut also: Vec<Place> = Vec::new();
     if is_coarse(candidate.profile) {
         let is_taken_back = |tap: &usize| replays.of(held.place(*tap)).is_some_and(|it| !it.taken_back.is_empty());
-        let found = search.found_at(replays.wrong().filter(is_taken_back).collect(), &explained);
+        let found = search.found_at(replays.wrong().filter(is_taken_back), &explained);
         also.extend(found.iter().map(|found| held.place(found.tap)));
         explained.extend(found);
     }

@@ -40,15 +40,12 @@ pub(super) fn of_chance(
     };
     let own = |known: usize| held.readable(known);
     let rounded: Vec<(usize, f64)> = slice.known().filter_map(|known| Some((known, unit(known)?))).collect();
-    let site = held.place(slice.target()).tap.last_site();
-    let part = held.part(slice.target());
+    let keeping = held.keeping(program, slice);
     let off = |seed: u64| {
         let other = |&(known, unit): &(usize, f64)| Some((known, floats(jittered(&array(own(known)?), unit, seed))?));
         let others: HashMap<usize, Tensor<'static>> = rounded.iter().filter_map(other).collect();
         let value = |known: usize| others.get(&known).or_else(|| own(known)).map(Tensor::view);
-        let made = slice.evaluate(bench, &value, &held.keeping(program, slice)).ok().map(|value| array(&value))?;
-        let made = part.map_or_else(|| made.clone(), |part| part.rows_of(&made));
-        (made.shape() == exact.shape()).then(|| distance(site, exact, &made))
+        apart(held, slice, exact, array(&slice.evaluate(bench, &value, &keeping).ok()?))
     };
     match rounded.is_empty() {
         true => 0.0,
@@ -64,8 +61,7 @@ pub(super) fn of_edges(
     held: &Held,
     right: &ArrayD<f64>,
 ) -> f64 {
-    let site = held.place(slice.target()).tap.last_site();
-    let part = held.part(slice.target());
+    let keeping = held.keeping(program, slice);
     let off = |seed: u64| {
         let edit = |op: usize| {
             let operands = program.ops()[op].operands.iter().enumerate();
@@ -82,13 +78,19 @@ pub(super) fn of_edges(
         let products = slice.ops().filter(|&op| PRODUCTS.contains(&program.ops()[op].base()));
         let edits: Vec<Edit> = products.map(edit).collect();
         let value = |known: usize| held.readable(known).map(Tensor::view);
-        let keeping = held.keeping(program, slice);
-        let made = array(&slice.evaluate(bench, &value, &[&keeping[..], &edits].concat()).ok()?);
-        let made = part.map_or_else(|| made.clone(), |part| part.rows_of(&made));
-        (made.shape() == right.shape()).then(|| distance(site, right, &made))
+        apart(held, slice, right, array(&slice.evaluate(bench, &value, &[&keeping[..], &edits].concat()).ok()?))
     };
     let chances = if reads_large(program, slice) { 1 } else { CHANCES };
     (1..=chances).filter_map(off).fold(0.0, f64::max)
+}
+
+/// How far what a slice made is off what is due, in the rows that the candidate holds of it.
+fn apart(held: &Held, slice: &Slice<'_>, due: &ArrayD<f64>, made: ArrayD<f64>) -> Option<f64> {
+    let made = match held.part(slice.target()) {
+        Some(part) => part.rows_of(&made),
+        None => made,
+    };
+    (made.shape() == due.shape()).then(|| distance(held.place(slice.target()).tap.last_site(), due, &made))
 }
 
 /// How often inputs are moved by chance.

@@ -225,29 +225,29 @@ impl<'a> Search<'a> {
         let (held, places) = (self.held, moved_alike::places(&self.replays.replay));
         let before = std::mem::replace(&mut self.effort, moves);
         self.is_second_look = false;
-        let taps = self.replays.wrong().filter(|tap| places.contains(&held.place(*tap))).collect();
-        let explained = self.explained_alone(taps, &[]);
+        let explained = self.without_readers(|search| {
+            let mut explained: Vec<Explained> = Vec::new();
+            for tap in search.replays.wrong().filter(|tap| places.contains(&held.place(*tap))) {
+                explained.extend(search.explained(tap, &explained));
+            }
+            explained
+        });
         self.effort = before;
         explained
     }
 
     /// Those of some taps whose numbers come out of what was found at others.
-    pub(crate) fn found_at(&mut self, taps: Vec<usize>, before: &[Explained]) -> Vec<Explained> {
-        let mut found = self.explained_alone(taps, before);
-        found.retain(|found| !found.reproduced.is_empty());
-        found
+    pub(crate) fn found_at(&mut self, taps: impl Iterator<Item = usize>, before: &[Explained]) -> Vec<Explained> {
+        let is_found = |found: &Explained| !found.reproduced.is_empty();
+        self.without_readers(|search| taps.filter_map(|tap| search.explained(tap, before)).filter(is_found).collect())
     }
 
-    /// Explains taps of which each alone is spoken against by what reads several.
-    fn explained_alone(&mut self, taps: Vec<usize>, before: &[Explained]) -> Vec<Explained> {
+    /// Looks at taps of which each alone is spoken against by what reads several.
+    fn without_readers<T>(&mut self, look: impl FnOnce(&mut Self) -> T) -> T {
         let readers = std::mem::replace(&mut self.readers, OnceCell::from(HashMap::new()));
-        let mut explained: Vec<Explained> = Vec::new();
-        for tap in taps {
-            let known = if before.is_empty() { self.explained(tap, &explained) } else { self.explained(tap, before) };
-            explained.extend(known);
-        }
+        let seen = look(self);
         self.readers = readers;
-        explained
+        seen
     }
 
     pub(crate) fn explained(&mut self, tap: usize, before: &[Explained]) -> Option<Explained> {
