@@ -1,10 +1,9 @@
 //! Evaluates one slice of a program: the operations between a tap and the nearest earlier taps with known values.
 
 use std::borrow::Cow;
-use std::cell::RefCell;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use firstdiff_model::WeightView;
 
@@ -35,7 +34,7 @@ pub struct Baseline<'a> {
     /// The buffers that several events write.
     rewritten: HashSet<usize>,
     /// What replaces operands, where that is made of weights alone.
-    made: RefCell<Made>,
+    made: Mutex<Made>,
 }
 
 /// So many numbers that replace operands are kept.
@@ -309,7 +308,7 @@ impl<'a> Slice<'a> {
             rewritten.extend(written.into_iter().filter(|&buffer| !once.insert(buffer)));
         }
         rewritten.iter().for_each(|&buffer| values.begin_as(buffer, &bench.values));
-        Ok(Baseline { values, rewritten, made: RefCell::default() })
+        Ok(Baseline { values, rewritten, made: Mutex::default() })
     }
 
     /// The same as [`Slice::evaluate`]: of what no changed operation touches, the values of `baseline`.
@@ -416,9 +415,10 @@ impl<'a> Slice<'a> {
         let is_weight =
             |buffer: usize| self.program.weights.contains_key(&buffer) && !self.program.flow.is_written(buffer);
         let is_of_weights = other.views.iter().all(|view| is_weight(view.buffer));
-        let made = baseline.map(|baseline| &baseline.made).filter(|_| is_of_weights);
+        let made = baseline.filter(|_| is_of_weights).map(|baseline| &baseline.made);
+        let made = || made.map(|made| made.lock().unwrap_or_else(PoisonError::into_inner));
         let read_as = read.map(|(_, other)| other);
-        if let Some(kept) = made.and_then(|made| made.borrow().get(&other.value, read_as)) {
+        if let Some(kept) = made().and_then(|made| made.get(&other.value, read_as)) {
             return Ok(Some(kept));
         }
         let results = applied(values, &other.views, &other.value)?;
@@ -428,8 +428,8 @@ impl<'a> Slice<'a> {
             None => Some(value),
         });
         let value = value.map(Arc::new);
-        if let Some((made, value)) = made.zip(value.as_ref()) {
-            made.borrow_mut().keep(&other.value, read_as, value);
+        if let Some((mut made, value)) = made().zip(value.as_ref()) {
+            made.keep(&other.value, read_as, value);
         }
         Ok(value)
     }

@@ -9,7 +9,7 @@ use crate::value::error::WeightError;
 use crate::value::tensor::{Tensor, Values};
 
 /// A source of weights, by their names in the program.
-pub trait Weights {
+pub trait Weights: Sync {
     /// Shape and values of a tensor.
     ///
     /// # Errors

@@ -364,7 +364,6 @@ impl<'r> Judge<'r> {
         let (own, slice, site) = (&it.own, &it.slice, place.tap.last_site());
         let (coarse, is_span) = (is_coarse(candidate.profile), !it.through.is_empty());
         let costs = self.costs_of(it, due);
-        self.costs.insert(place, costs);
         let before = self.noise.entry(place.tap).or_insert(0.0);
         let operation =
             Operation { noise_before: *before, ..operation(place, name, candidate.profile, is_span, costs) };
@@ -386,6 +385,7 @@ impl<'r> Judge<'r> {
         let bench = bench.and_then(|bench| bench.load(slice).ok().map(|()| &*bench));
         let of_edges = bench.map_or(0.0, |bench| of_edges((program, slice), bench, self.held, &due.right));
         let operation = Operation { spread: operation.spread.max(of_edges), ..operation };
+        self.costs.insert(place, (costs.0, operation.spread, costs.2));
         let judged = match of_edges > 0.0 {
             true => operation.judged(own, &due.right, &due.exact),
             false => judged,

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use firstdiff_model::Profile;
-use firstdiff_program::{Bench, Edit, Operand, Slice};
+use firstdiff_program::{Baseline, Bench, Edit, Operand, Slice};
 use ndarray::{ArrayD, ArrayView1};
 
 use super::{Search, Target};
@@ -89,16 +89,16 @@ impl<'a> Search<'a> {
         Some((pairs.len(), table.shape.first().copied()?))
     }
 
+    /// All that a slice computes as it is.
+    pub(super) fn baseline(&self, slice: &Slice<'_>) -> Option<Baseline<'a>> {
+        slice.baseline(&self.exact, &|tap| self.held.readable(tap).map(|own| own.view())).ok()
+    }
+
     /// The value of a target with some operations carried out otherwise; what they do not touch is computed once.
     pub(super) fn beside_the_baseline(&self, target: &Target<'_>, edits: &[Edit]) -> Option<ArrayD<f64>> {
         let value = |tap: usize| self.held.readable(tap).map(|own| own.view());
-        let mut kept = self.baseline.borrow_mut();
-        if kept.as_ref().is_none_or(|(tap, _)| *tap != target.slice.target()) {
-            *kept = Some((target.slice.target(), target.slice.baseline(&self.exact, &value).ok()?));
-        }
-        let (_, baseline) = kept.as_ref()?;
         let edits = [&self.held.keeping(self.recording.program, target.slice)[..], edits].concat();
-        let all = array(&target.slice.evaluate_beside(baseline, &value, &edits).ok()?);
+        let all = array(&target.slice.evaluate_beside(&target.baseline, &value, &edits).ok()?);
         Some(self.held.positions(target.slice.target()).map(|part| part.rows_of(&all)).unwrap_or(all))
     }
 
@@ -122,6 +122,13 @@ impl<'a> Search<'a> {
             .filter(|_| is_near)
             .and_then(|bench| self.left(target, || self.value_on(bench, target.slice, edits)));
         Some((rounded.map_or(left, |(rounded, _)| rounded.min(left)), unlike))
+    }
+
+    /// What each of some sets of edits leaves, as by [`Search::measured`], several measured at once; fewer where time, or this share of it, runs out.
+    pub(super) fn measured_each(&self, target: &Target<'_>, sets: &[Vec<Edit>], share: f64) -> Vec<Option<(f64, f64)>> {
+        let is_late = || self.is_late(target) || target.budget.is_spent_by(share);
+        let measured = target.at_once(sets, |edits| (!is_late()).then(|| self.measured(target, edits)));
+        measured.into_iter().map_while(|measured| measured).collect()
     }
 
     pub(super) fn left(&self, target: &Target<'_>, value: impl FnOnce() -> Option<ArrayD<f64>>) -> Option<(f64, f64)> {

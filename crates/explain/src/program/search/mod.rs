@@ -6,9 +6,8 @@ mod witnesses;
 
 use measure::are_multiples;
 
-use std::cell::{OnceCell, RefCell};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use firstdiff_compare::Place;
 use firstdiff_evidence::Evidence;
@@ -31,6 +30,7 @@ use crate::program::form::kin;
 use crate::program::forms::forms;
 use crate::program::held::Held;
 use crate::program::replays::Replays;
+use crate::program::slices::reads_large;
 use crate::program::{Candidate, Recording};
 use crate::replay::operation::{Operation, recorded_unit};
 use crate::replay::reason::Reason;
@@ -147,6 +147,9 @@ impl Known {
     }
 }
 
+/// So many forms a thread are tried before the first of them is looked at: what is found at the first is paid for by the others.
+const SIDE_BY_SIDE: usize = 4;
+
 /// So many that come near are kept: what comes nearest at one tap may be the second at another.
 const KEPT_NEAREST: usize = 4;
 
@@ -166,15 +169,13 @@ pub(crate) struct Search<'a> {
     pub(crate) exact: Bench<'a>,
     pub(crate) rounded: Option<Bench<'a>>,
     /// For each operation the taps that are right and made of it.
-    readers: OnceCell<HashMap<usize, Vec<usize>>>,
+    readers: OnceLock<HashMap<usize, Vec<usize>>>,
     /// Forms of operations that gave a tap's numbers, and that another tap spoke against.
     contradicted: BTreeSet<(String, usize)>,
     /// Taps that are wrong for a reason not known.
     pub(crate) unexplained: BTreeSet<usize>,
     /// Whether only what gave the numbers of other taps is tried.
     pub(crate) is_second_look: bool,
-    /// All that the slice of a tap computes as it is.
-    baseline: RefCell<Option<(usize, Baseline<'a>)>>,
 }
 
 /// A form, and what it leaves.
@@ -193,7 +194,35 @@ struct Target<'t> {
     /// What rounding costs it; 0 where that is no more than the order of sums.
     rounding: f64,
     operation: Operation<'t>,
+    /// All that the slice computes as it is.
+    baseline: Baseline<'t>,
+    /// On how many threads evaluations are made, each by one.
+    threads: usize,
     budget: Budget,
+}
+
+impl Target<'_> {
+    /// How many forms are tried before the first of them is looked at.
+    fn side_by_side(&self) -> usize {
+        if self.threads > 1 { SIDE_BY_SIDE * self.threads } else { 1 }
+    }
+
+    /// What is made of each of some items, on all threads.
+    fn at_once<T: Sync, R: Send>(&self, items: &[T], make: impl Fn(&T) -> R + Sync) -> Vec<R> {
+        let make_some = |some: &[T]| some.iter().map(&make).collect::<Vec<R>>();
+        if self.threads == 1 || items.len() < 2 {
+            return make_some(items);
+        }
+        let size = items.len().div_ceil(self.threads);
+        // No threads of rayon's: one that waits for a large product would take up another evaluation, whose time would count twice.
+        std::thread::scope(|scope| {
+            let begun: Vec<_> = items.chunks(size).map(|some| scope.spawn(|| make_some(some))).collect();
+            let joined = |thread: std::thread::ScopedJoinHandle<'_, Vec<R>>| {
+                thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+            };
+            begun.into_iter().flat_map(joined).collect()
+        })
+    }
 }
 
 impl<'a> Search<'a> {
@@ -209,14 +238,13 @@ impl<'a> Search<'a> {
             replays,
             candidate,
             effort,
-            moment: Budget::of_one_thread(A_MOMENT.as_secs_f64()),
+            moment: Budget::of_threads(1, A_MOMENT.as_secs_f64()),
             exact: Bench::new(recording.program, candidate.exact(), recording.weights),
             rounded: candidate.arithmetic().map(|own| Bench::new(recording.program, own, recording.weights)),
-            readers: OnceCell::new(),
+            readers: OnceLock::new(),
             contradicted: BTreeSet::new(),
             unexplained: BTreeSet::new(),
             is_second_look: false,
-            baseline: RefCell::new(None),
         }
     }
 
@@ -244,7 +272,7 @@ impl<'a> Search<'a> {
 
     /// Looks at taps of which each alone is spoken against by what reads several.
     fn without_readers<T>(&mut self, look: impl FnOnce(&mut Self) -> T) -> T {
-        let readers = std::mem::replace(&mut self.readers, OnceCell::from(HashMap::new()));
+        let readers = std::mem::replace(&mut self.readers, OnceLock::from(HashMap::new()));
         let seen = look(self);
         self.readers = readers;
         seen
@@ -301,6 +329,9 @@ impl<'a> Search<'a> {
         // Where the size alone is none, what is wrong may be which values there are at all: all of these are wrong.
         let hidden = hides_others(place.tap.last_site(), &right, &own);
         let by_size = off > replayed.report.allowed.unwrap_or(0.0) || hidden == 0.0;
+        let Some(baseline) = self.baseline(&slice) else { return Some(found) };
+        // Beside each other where each is small; a large one takes all threads for itself.
+        let threads = if reads_large(program, &slice) { 1 } else { rayon::current_num_threads() };
         let target = Target {
             slice: &slice,
             scale: scale.unwrap_or(1.0),
@@ -310,7 +341,9 @@ impl<'a> Search<'a> {
             own,
             place,
             operation: self.replays.operation(replayed, self.candidate.profile),
-            budget: Budget::of_one_thread(self.effort.seconds),
+            baseline,
+            threads,
+            budget: Budget::of_threads(threads, self.effort.seconds),
         };
         let context = Context::new(program, held, &slice, &self.exact, Arc::new(self.whole(&slice)?));
         let context = context.beginning_at(self.onset(place).unwrap_or(1));
@@ -365,14 +398,15 @@ impl<'a> Search<'a> {
         found: &mut Explained,
     ) -> (Vec<Left<'f>>, Vec<Left<'f>>) {
         let (mut measured, mut tuned): (Vec<Left<'_>>, Vec<Left<'_>>) = Default::default();
-        for form in all.iter().filter(|form| form.tune.is_none()) {
-            if self.is_late(target) {
-                found.untried.insert(form.mistake.id);
-                found.ran_out_of_time = true;
-                continue;
+        let plain: Vec<&Form> = all.iter().filter(|form| form.tune.is_none()).collect();
+        for some in plain.chunks(target.side_by_side()) {
+            let left = self.left_by_each(target, some, 1.0);
+            found.ran_out_of_time |= left.len() < some.len();
+            found.untried.extend(some[left.len()..].iter().map(|form| form.mistake.id));
+            for (form, residual) in some.iter().zip(left).filter_map(|(form, left)| Some((*form, left?))) {
+                self.noted(target, form, residual, found);
+                measured.push((residual, form));
             }
-            let residual = self.attempt(target, form, found);
-            measured.extend(residual.map(|residual| (residual, form)));
         }
         // What another number gives as well stands before some causes.
         let gives_way = |found: &Reproduced| found.form.mistake.stands_behind != StandsBehind::None;
@@ -381,18 +415,24 @@ impl<'a> Search<'a> {
         }
         let is_open = found.reproduced.is_empty();
         let may_be = |form: &&Form| is_open || form.mistake.stands_behind == StandsBehind::None;
-        for form in all.iter().filter(|form| form.tune.is_some()).filter(may_be) {
+        let with_number: Vec<&Form> = all.iter().filter(|form| form.tune.is_some()).filter(may_be).collect();
+        for some in with_number.chunks(target.threads) {
             // What else may give the same is looked for as long as nobody waits for it.
             let is_found = || !found.reproduced.iter().all(gives_way);
             let is_late = self.is_late(target);
             if is_late || target.budget.has_taken(BESIDE_FOUND) && is_found() {
-                found.untried.insert(form.mistake.id);
+                found.untried.extend(some.iter().map(|form| form.mistake.id));
                 found.ran_out_of_time |= is_late;
-            } else if let Some(best) = self.tuned(target, form, &[]) {
-                tuned.extend(self.attempt(target, &best, found).map(|residual| (residual, form)));
-            } else if target.base <= OWN_ROUNDING * target.rounding {
-                // Beside rounding no number shows that it is near.
-                found.tried.remove(form.mistake.id);
+                continue;
+            }
+            let best = target.at_once(some, |form| self.tuned(target, form, &[]));
+            for (form, best) in some.iter().zip(best) {
+                if let Some(best) = best {
+                    tuned.extend(self.attempt(target, &best, found).map(|residual| (residual, *form)));
+                } else if target.base <= OWN_ROUNDING * target.rounding {
+                    // Beside rounding no number shows that it is near.
+                    found.tried.remove(form.mistake.id);
+                }
             }
         }
         (measured, tuned)
@@ -476,11 +516,11 @@ impl<'a> Search<'a> {
         let each: Vec<Form> =
             all.iter().filter(|form| form.tune.is_none()).flat_map(|form| self.layers(form)).collect();
         found.forms += each.len();
-        for form in &each {
-            if self.is_late(target) || target.budget.is_spent_by(ONE_LAYER_SHARE) {
-                found.untried_alone.insert(form.mistake.id);
-            } else {
-                self.attempt(target, form, found);
+        for some in each.iter().collect::<Vec<_>>().chunks(target.side_by_side()) {
+            let left = self.left_by_each(target, some, ONE_LAYER_SHARE);
+            found.untried_alone.extend(some[left.len()..].iter().map(|form| form.mistake.id));
+            for (form, residual) in some.iter().zip(left).filter_map(|(form, left)| Some((form, left?))) {
+                self.noted(target, form, residual, found);
             }
         }
     }
@@ -512,16 +552,33 @@ impl<'a> Search<'a> {
     fn unlisted(&mut self, target: &Target<'_>, all: &[Priced], found: &mut Explained) {
         found.forms += all.len();
         let mut most = f64::INFINITY;
-        for Priced { bits, form } in all {
+        for some in all.chunks(target.side_by_side()) {
             // Two mistakes that have names are looked for as well.
-            if *bits > most || self.is_late(target) || target.budget.is_spent_by(UNLISTED_SHARE) {
-                break;
+            let forms: Vec<&Form> = some.iter().map(|edit| &edit.form).collect();
+            let left = self.left_by_each(target, &forms, UNLISTED_SHARE);
+            let is_late = left.len() < some.len();
+            for (Priced { bits, form }, left) in some.iter().zip(left) {
+                if *bits > most {
+                    return;
+                }
+                if let Some(residual) = left {
+                    self.noted(target, form, residual, found);
+                }
+                if !found.reproduced.is_empty() && most.is_infinite() {
+                    most = bits + EQUAL_BITS;
+                }
             }
-            self.attempt(target, form, found);
-            if !found.reproduced.is_empty() && most.is_infinite() {
-                most = bits + EQUAL_BITS;
+            if is_late {
+                return;
             }
         }
+    }
+
+    /// What each of some forms leaves by itself; fewer where time, or this share of it, runs out.
+    fn left_by_each(&self, target: &Target<'_>, forms: &[&Form], share: f64) -> Vec<Option<f64>> {
+        let sets: Vec<Vec<Edit>> = forms.iter().map(|form| form.edits.clone()).collect();
+        let residual = |left: Option<(f64, f64)>| left.map(|(residual, _)| residual);
+        self.measured_each(target, &sets, share).into_iter().map(residual).collect()
     }
 
     fn is_late(&self, target: &Target<'_>) -> bool {
@@ -531,13 +588,18 @@ impl<'a> Search<'a> {
     /// Tries a form, and notes what it leaves.
     fn attempt(&mut self, target: &Target<'_>, form: &Form, found: &mut Explained) -> Option<f64> {
         let residual = self.residual(target, &form.edits)?;
+        self.noted(target, form, residual, found);
+        Some(residual)
+    }
+
+    /// Notes a form that was tried by itself, and what it leaves.
+    fn noted(&mut self, target: &Target<'_>, form: &Form, residual: f64, found: &mut Explained) {
         let best = found.tried.entry(form.mistake.id).or_insert(residual);
         *best = best.min(residual);
         let (form, evidence) = (form.clone(), Evidence::default());
         let (others, alone) = Default::default();
         let reproduced = Reproduced { form, others, alone, residual, leaves_rounding: false, evidence };
         self.weigh(target, reproduced, found);
-        Some(residual)
     }
 
     /// Notes a form that gives the candidate's numbers, or that came nearest.

@@ -22,6 +22,21 @@ const PAIRED: usize = 24;
 /// A number is looked for beside so many of them.
 const TUNED_WITH: usize = 8;
 
+/// Until when sets are tried.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Until {
+    /// Time has run out.
+    Late,
+    /// The same, or one gave the numbers.
+    Found,
+}
+
+/// The edits of all of some forms, without one of them.
+fn edits(forms: &[&Form], without: Option<usize>) -> Vec<Edit> {
+    let kept = forms.iter().enumerate().filter(|(at, _)| Some(*at) != without);
+    kept.flat_map(|(_, form)| form.edits.clone()).collect()
+}
+
 impl<'a> Search<'a> {
     /// Tries two forms together, of those that were tried alone, with what they left.
     pub(super) fn two_together(
@@ -36,11 +51,8 @@ impl<'a> Search<'a> {
         let sets = self.pairs(target, nearest, found);
         // Beside what is most of the error another mistake takes nothing of it away.
         for (_, first) in nearest.iter().take(WITH_ALL) {
-            for second in all.iter().filter(|form| form.tune.is_none()) {
-                if !self.is_late(target) && found.reproduced.is_empty() {
-                    self.together(target, &[first, second], found);
-                }
-            }
+            let others = all.iter().filter(|form| form.tune.is_none());
+            self.sets(target, others.map(|second| vec![*first, second]).collect(), Until::Found, found);
         }
         let nearest_few = nearest;
         tuned.sort_by(|a, b| a.0.total_cmp(&b.0));
@@ -59,31 +71,58 @@ impl<'a> Search<'a> {
         measured: &[Left<'f>],
         found: &mut Explained,
     ) -> Vec<(f64, Vec<&'f Form>)> {
-        let mut sets = Vec::new();
-        for (at, (_, first)) in measured.iter().enumerate() {
-            for (_, second) in &measured[at + 1..] {
-                if self.is_late(target) {
-                    return sets;
+        let firsts = measured.iter().enumerate();
+        let pairs = firsts.flat_map(|(at, first)| measured[at + 1..].iter().map(|second| vec![first.1, second.1]));
+        self.sets(target, pairs.collect(), Until::Late, found)
+    }
+
+    /// Tries sets of forms, several at once; gives what they leave, whatever factor the result has.
+    fn sets<'f>(
+        &mut self,
+        target: &Target<'_>,
+        mut sets: Vec<Vec<&'f Form>>,
+        until: Until,
+        found: &mut Explained,
+    ) -> Vec<(f64, Vec<&'f Form>)> {
+        sets.retain(|set| self.are_apart(set));
+        let mut all = Vec::new();
+        for some in sets.chunks(target.side_by_side()) {
+            let edits: Vec<Vec<Edit>> = some.iter().map(|set| edits(set, None)).collect();
+            for (set, measured) in some.iter().zip(self.measured_each(target, &edits, 1.0)) {
+                if until == Until::Found && !found.reproduced.is_empty() {
+                    return all;
                 }
-                let set = vec![*first, *second];
-                sets.extend(self.together(target, &set, found).map(|left| (left, set)));
+                let left = measured.and_then(|measured| self.noted_together(target, set, measured, found));
+                all.extend(left.map(|left| (left, set.clone())));
+            }
+            if self.is_late(target) {
+                break;
             }
         }
-        sets
+        all
+    }
+
+    /// Whether forms can be made beside each other.
+    fn are_apart(&self, forms: &[&Form]) -> bool {
+        let program = self.recording.program;
+        let apart = |a: &Form, b: &Form| a.edits.iter().all(|a| b.edits.iter().all(|b| a.is_beside(b, program)));
+        forms.iter().enumerate().all(|(at, a)| forms[at + 1..].iter().all(|b| apart(a, b)))
     }
 
     /// Tries several forms together, where they can be made beside each other; gives what they leave, whatever factor the result has.
     pub(super) fn together(&mut self, target: &Target<'_>, forms: &[&Form], found: &mut Explained) -> Option<f64> {
-        let program = self.recording.program;
-        let apart = |a: &Form, b: &Form| a.edits.iter().all(|a| b.edits.iter().all(|b| a.is_beside(b, program)));
-        if forms.iter().enumerate().any(|(at, a)| forms[at + 1..].iter().any(|b| !apart(a, b))) {
-            return None;
-        }
-        let edits = |without: Option<usize>| -> Vec<Edit> {
-            let kept = forms.iter().enumerate().filter(|(at, _)| Some(*at) != without);
-            kept.flat_map(|(_, form)| form.edits.clone()).collect()
-        };
-        let (residual, unlike) = self.measured(target, &edits(None))?;
+        let measured = self.are_apart(forms).then(|| self.measured(target, &edits(forms, None)))??;
+        self.noted_together(target, forms, measured, found)
+    }
+
+    /// Notes forms that were tried together, and what they leave: as it is, and whatever factor the result has, which it gives.
+    fn noted_together(
+        &mut self,
+        target: &Target<'_>,
+        forms: &[&Form],
+        (residual, unlike): (f64, f64),
+        found: &mut Explained,
+    ) -> Option<f64> {
         let (form, others) = forms.split_first()?;
         let before = found.reproduced.len();
         let (form, others) = ((*form).clone(), others.iter().map(|form| (*form).clone()).collect());
@@ -102,7 +141,8 @@ impl<'a> Search<'a> {
         if found.reproduced.len() > before {
             // Each must take most of what the others leave.
             let matters = |at: usize| {
-                self.residual(target, &edits(Some(at))).is_none_or(|left| left > MATTERS * residual.max(NO_RESIDUAL))
+                self.residual(target, &edits(forms, Some(at)))
+                    .is_none_or(|left| left > MATTERS * residual.max(NO_RESIDUAL))
             };
             if !(0..forms.len()).all(matters) {
                 found.reproduced.truncate(before);
@@ -132,28 +172,27 @@ impl<'a> Search<'a> {
         for _ in 3..=self.effort.faults {
             let mut larger = Vec::new();
             for (before, set) in &sets {
-                let mut of_it = Vec::new();
-                for form in forms.iter().filter(|form| !set.iter().any(|own| std::ptr::eq(*own, **form))) {
-                    if self.is_late(target) || !found.reproduced.is_empty() {
-                        return;
-                    }
-                    let set = [&set[..], &[*form]].concat();
-                    let left = self.together(target, &set, found).filter(|left| *left < GROWS * before);
-                    of_it.extend(left.map(|residual| (residual, set)));
+                let others = forms.iter().filter(|form| !set.iter().any(|own| std::ptr::eq(*own, **form)));
+                let larger_by_one = others.map(|form| [&set[..], &[*form]].concat()).collect();
+                let mut of_it = self.sets(target, larger_by_one, Until::Found, found);
+                if self.is_late(target) || !found.reproduced.is_empty() {
+                    return;
                 }
+                of_it.retain(|(left, _)| *left < GROWS * before);
                 larger.extend(nearest_and_widest(of_it).into_iter().take(OF_EACH));
             }
             all.extend(std::mem::replace(&mut sets, larger));
         }
         // A number takes a hundred times as long as a form.
         for (_, set) in &all {
-            let beside: Vec<Edit> = set.iter().flat_map(|form| form.edits.clone()).collect();
-            for form in tunable.iter().take(TUNED_WITH) {
+            for some in tunable[..tunable.len().min(TUNED_WITH)].chunks(target.threads) {
                 if self.is_late(target) || !found.reproduced.is_empty() {
                     return;
                 }
-                let Some(form) = self.tuned(target, form, &beside) else { continue };
-                self.together(target, &[&set[..], &[&form]].concat(), found);
+                let beside = edits(set, None);
+                for form in target.at_once(some, |form| self.tuned(target, form, &beside)).iter().flatten() {
+                    self.together(target, &[&set[..], &[form]].concat(), found);
+                }
             }
         }
     }
@@ -168,12 +207,14 @@ impl<'a> Search<'a> {
     ) {
         // Those that come nearest by themselves first, of both.
         for form in tunable {
-            for (_, first) in measured.iter().take(TUNED_WITH) {
+            for some in measured[..measured.len().min(TUNED_WITH)].chunks(target.threads) {
                 if self.is_late(target) || !found.reproduced.is_empty() {
                     return;
                 }
-                let Some(second) = self.tuned(target, form, &first.edits) else { continue };
-                self.together(target, &[first, &second], found);
+                let best = target.at_once(some, |(_, first)| self.tuned(target, form, &first.edits));
+                for ((_, first), second) in some.iter().zip(&best) {
+                    second.iter().for_each(|second| _ = self.together(target, &[first, second], found));
+                }
             }
         }
     }
