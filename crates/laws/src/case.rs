@@ -146,7 +146,7 @@ impl Axis {
 }
 
 /// One place where the operation is wrong.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Place {
     /// Which layer of the model; `None` outside the layers.
     pub layer: Option<usize>,
@@ -285,6 +285,20 @@ impl Case<'_> {
     /// Whether the first half of that time is not over: what is tried before other kinds of laws leaves them the rest.
     pub(crate) fn has_half_of_time(&self) -> bool {
         self.begun.elapsed() < AT_MOST / 2
+    }
+
+    /// The same at other places, by another operation.
+    pub(crate) fn at<'c>(&self, places: Vec<Place>, operation: &'c dyn Operation) -> Case<'c> {
+        let Case { kind, axes, tokens, fitted, begun, .. } = self;
+        Case {
+            kind: *kind,
+            axes: axes.clone(),
+            places,
+            tokens: tokens.clone(),
+            operation,
+            fitted: *fitted,
+            begun: *begun,
+        }
     }
 
     /// The place that laws are fitted on.

@@ -90,6 +90,12 @@ impl Measured {
         self.simple().unwrap_or_else(|| self.plain())
     }
 
+    /// The numbers to try for one that was searched for, the simplest first.
+    pub(crate) fn searched(at: f64) -> impl Iterator<Item = Number> {
+        let near = |share: f64| Measured::new(at, share * at.abs());
+        near(2e-3).simple().into_iter().chain([near(1e-5).number(), near(0.0).plain()])
+    }
+
     /// Itself, with the digits that are known.
     pub(crate) fn plain(&self) -> Number {
         let (value, beside) = (in_known_digits(self.value, self.error), self.beside());

@@ -229,16 +229,7 @@ fn left_at(case: &Case<'_>, law: &Law, at: usize) -> Option<(f64, f64, ArrayD<f6
 /// What rounding of the inputs alone makes of a law's own prediction: a steeper softmax is rounded more than the right one.
 fn of_inputs(case: &Case<'_>, law: &Law, at: usize, predicted: &ArrayD<f64>) -> f64 {
     let unit = 0.25 * case.places[at].noise();
-    let nothing = || Place {
-        layer: None,
-        step: 0,
-        inputs: Vec::new(),
-        right: ArrayD::zeros(vec![0]),
-        own: ArrayD::zeros(vec![0]),
-        tolerance: 0.0,
-        around: Vec::new(),
-    };
-    let mut places: Vec<Place> = (0..case.places.len()).map(|_| nothing()).collect();
+    let mut places = vec![Place::default(); case.places.len()];
     places[at] = case.places[at].clone();
     let mut state = 1u64;
     for input in &mut places[at].inputs {
@@ -252,15 +243,7 @@ fn of_inputs(case: &Case<'_>, law: &Law, at: usize, predicted: &ArrayD<f64>) -> 
         return 0.0;
     };
     places[at].right = right;
-    let moved = Case {
-        kind: case.kind,
-        axes: case.axes.clone(),
-        places,
-        tokens: case.tokens.clone(),
-        operation: case.operation,
-        fitted: case.fitted,
-        begun: case.begun,
-    };
+    let moved = case.at(places, case.operation);
     law.predicted(&moved, at).filter(|p| p.shape() == predicted.shape()).map_or(0.0, |p| 4.0 * nmse(&p, predicted))
 }
 

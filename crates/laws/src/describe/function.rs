@@ -6,7 +6,7 @@ use half::{bf16, f16};
 
 use crate::case::Axis;
 use crate::describe::set::{Set, describe as describe_set};
-use crate::fit::{least_squares, search};
+use crate::fit::{search, weighed};
 use crate::number::{Measured, Number, SURE, between};
 
 /// A function of one number.
@@ -226,9 +226,7 @@ pub(crate) fn fitting(
             let Some((gap, _)) = best else { continue };
             said.push(Measured::new(between(sizes[gap], sizes[gap + 1]), 0.0).number());
         } else {
-            said.extend(Measured::new(at, 2e-3 * at.abs()).simple());
-            said.push(Measured::new(at, 1e-5 * at.abs()).number());
-            said.push(Measured::new(at, 0.0).plain());
+            said.extend(Measured::searched(at));
         }
         for number in said {
             let c = number.value;
@@ -262,10 +260,7 @@ pub(crate) fn describe(of: &[f64], measured: &[Measured]) -> Option<Function> {
     let holds = |f: &dyn Fn(f64) -> f64| pairs.iter().all(|(x, m)| m.may_be(f(*x)));
     let identity = Function { words: "{}".into(), bits: 0.0, f: Arc::new(|x| x), constant: None };
     let mut found: Vec<Function> = Vec::new();
-    let weight: Vec<f64> = pairs.iter().map(|(_, m)| 1.0 / m.error.max(1e-300)).collect();
-    let by = |x: &mut dyn Iterator<Item = f64>| x.zip(&weight).map(|(x, w)| x * w).collect::<Vec<f64>>();
-    let wanted = by(&mut pairs.iter().map(|(_, m)| m.value));
-    let size = (wanted.iter().map(|x| x * x).sum::<f64>() / wanted.len() as f64).sqrt();
+    let (known, ones): (Vec<Measured>, Vec<f64>) = pairs.iter().map(|(_, m)| (*m, 1.0)).unzip();
     for inner in std::iter::once(identity).chain(plain()) {
         // One number for all is no function of them.
         if x.windows(2).all(|pair| (inner.f)(pair[0]) == (inner.f)(pair[1])) {
@@ -275,14 +270,14 @@ pub(crate) fn describe(of: &[f64], measured: &[Measured]) -> Option<Function> {
             found.push(inner);
             continue;
         }
-        let column = by(&mut x.iter().map(|x| (inner.f)(*x)));
+        let column: Vec<f64> = x.iter().map(|x| (inner.f)(*x)).collect();
         let mut fits: Vec<(Number, Number)> = Vec::new();
         let nothing = Number { value: 0.0, words: "0".into(), bits: 0.0 };
-        if let Some(fit) = least_squares(&[&column], &wanted, 1.0 / size.max(1e-300)) {
+        if let Some(fit) = weighed(&[&column], &known) {
             let a = fit.coefficients[0];
             fits.extend([(a.number(), nothing.clone()), (a.plain(), nothing)]);
         }
-        if let Some(fit) = least_squares(&[&column, &weight], &wanted, 1.0 / size.max(1e-300)) {
+        if let Some(fit) = weighed(&[&column, &ones], &known) {
             let [a, b] = fit.coefficients[..] else { continue };
             fits.extend([(a.number(), b.number()), (a.plain(), b.plain())]);
         }

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 
 use crate::case::Axis;
 use crate::describe::choice;
-use crate::describe::set::describe as describe_set;
+use crate::describe::set::{Set, describe as describe_set};
 
 /// A table of sources, in words.
 #[derive(Clone, Debug)]
@@ -118,6 +118,38 @@ fn described(from: &[Option<usize>], n: usize, axis: Axis, on_parts: bool) -> So
     })
 }
 
+/// For each of `count` places which of `n` slices alone may stand there, `None` where several may; nothing where a place has none.
+pub(crate) fn only(count: usize, n: usize, may: &dyn Fn(usize, usize) -> bool) -> Option<Vec<Option<usize>>> {
+    let of = |place: usize| {
+        let mut all = (0..n).filter(|&slice| may(place, slice));
+        let one = all.next()?;
+        Some(Some(one).filter(|_| all.next().is_none()))
+    };
+    (0..count).map(of).collect()
+}
+
+/// A part of some places, and which slices of one of several tensors stand there.
+pub(crate) struct Piece {
+    /// Which tensor.
+    pub(crate) of: usize,
+    pub(crate) on: Set,
+    pub(crate) source: Source,
+}
+
+/// The parts of places of which it was found which slice of which tensor each has; `counts` is how many slices each tensor has.
+pub(crate) fn pieces(found: &[Option<(usize, usize)>], counts: &[usize], axis: Axis) -> Vec<Piece> {
+    let piece = |(of, count): (usize, &usize)| {
+        let meant: Vec<Option<bool>> = found.iter().map(|at| at.map(|(which, _)| which == of)).collect();
+        meant.contains(&Some(true)).then(|| {
+            let here = |at: &Option<(usize, usize)>| at.filter(|(which, _)| *which == of).map(|(_, slice)| slice);
+            let from: Vec<Option<usize>> = found.iter().map(here).collect();
+            let source = describe(&from, (*count).max(found.len()), axis);
+            Piece { of, on: describe_set(&meant, Axis::Channel, None), source }
+        })
+    };
+    counts.iter().enumerate().filter_map(piece).collect()
+}
+
 /// All orders of `n` slices that a rule gives for so many bits at most, each once and none the right one.
 pub(crate) fn orders(n: usize, name: &str, most: f64) -> Vec<Source> {
     let out: RefCell<Vec<Source>> = RefCell::default();
@@ -205,6 +237,20 @@ fn rules(count: usize, n: usize, name: &str, is_known: &dyn Fn(usize) -> bool, o
         offer(&|| format!("the {name}s in reverse within blocks of {by}"), bits, &|i| {
             (i / by * by + by - 1 - i % by).min(last)
         });
+        // Runs within a block, or within all, as a transposed matrix of them.
+        for run in (1..=by / 4).filter(|run| by.is_multiple_of(*run) && n.is_multiple_of(by) && by <= MOST_RUNS) {
+            for rows in (2..by / run).filter(|rows| (by / run).is_multiple_of(*rows)) {
+                let columns = by / run / rows;
+                let words = || {
+                    let runs = if run == 1 { name.to_owned() + "s" } else { format!("runs of {run} {name}s") };
+                    format!("the {runs} of each {by} interleaved, as a transposed [{rows}, {columns}]")
+                };
+                offer(&words, bits + 3.0 + choice(by), &|i| {
+                    let (block, number) = (i / by * by, i % by / run);
+                    block + (number % rows * columns + number / rows) * run + i % run
+                });
+            }
+        }
         if by < n && n.is_multiple_of(by) {
             let rows = n / by;
             let transposed = |i: usize| i % rows * by + i / rows;
@@ -225,20 +271,6 @@ fn rules(count: usize, n: usize, name: &str, is_known: &dyn Fn(usize) -> bool, o
                     8.0 + choice(by) + choice(shift),
                     &|i| (i / by + shift) % rows * by + i % by,
                 );
-            }
-            // Runs within a block, as a transposed matrix of them.
-            for run in (1..=by / 4).filter(|run| by.is_multiple_of(*run) && by <= MOST_RUNS) {
-                for rows in (2..by / run).filter(|rows| (by / run).is_multiple_of(*rows)) {
-                    let columns = by / run / rows;
-                    let words = || {
-                        let runs = if run == 1 { name.to_owned() + "s" } else { format!("runs of {run} {name}s") };
-                        format!("the {runs} of each {by} interleaved, as a transposed [{rows}, {columns}]")
-                    };
-                    offer(&words, bits + 3.0 + choice(by), &|i| {
-                        let (block, number) = (i / by * by, i % by / run);
-                        block + (number % rows * columns + number / rows) * run + i % run
-                    });
-                }
             }
             if n.is_multiple_of(2 * by) {
                 offer(&|| format!("neighbouring blocks of {by} {name}s exchanged"), bits, &|i| {

@@ -3,7 +3,7 @@
 use crate::case::Axis;
 use crate::describe::choice;
 use crate::describe::set::describe as describe_set;
-use crate::fit::least_squares;
+use crate::fit::weighed;
 use crate::number::{Measured, NUMBER, Number};
 
 /// A table along an axis, in words.
@@ -373,16 +373,12 @@ fn exponential(m: Measured) -> Measured {
 fn fitted(measured: &[Measured], f: impl Fn(usize) -> f64) -> Option<[Measured; 2]> {
     let known: Vec<(f64, Measured)> =
         measured.iter().enumerate().filter(|(_, m)| m.is_known()).map(|(i, m)| (f(i), *m)).collect();
-    let weight = |m: &Measured| 1.0 / m.error.max(1e-300);
     // Errors of very different size, or none at all, are no weights to divide by.
     let largest = known.iter().map(|(_, m)| m.error).fold(0.0, f64::max);
-    let weight = |m: &Measured| weight(&Measured { error: m.error.max(1e-3 * largest), ..*m });
-    let ones: Vec<f64> = known.iter().map(|(_, m)| weight(m)).collect();
-    let over: Vec<f64> = known.iter().map(|(x, m)| x * weight(m)).collect();
-    let wanted: Vec<f64> = known.iter().map(|(_, m)| m.value * weight(m)).collect();
-    // The wanted values have a standard error of one each.
-    let size = (wanted.iter().map(|x| x * x).sum::<f64>() / wanted.len().max(1) as f64).sqrt();
-    let fit = least_squares(&[&ones, &over], &wanted, 1.0 / size.max(1e-300))?;
+    let over: Vec<f64> = known.iter().map(|(x, _)| *x).collect();
+    let wanted: Vec<Measured> =
+        known.iter().map(|(_, m)| Measured { error: m.error.max(1e-3 * largest), ..*m }).collect();
+    let fit = weighed(&[&vec![1.0; over.len()], &over], &wanted)?;
     let [a, b] = fit.coefficients[..] else { return None };
     Some([a, b])
 }

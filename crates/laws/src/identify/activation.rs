@@ -7,12 +7,15 @@ use std::sync::Arc;
 
 use ndarray::ArrayD;
 
-use self::functions::{ALONE, APPROXIMATED, FIXED, Family, GATED, Role, families, gelu_tanh, sigmoid, silu};
-use crate::case::{Axis, Case, Kind, Place};
-use crate::describe::set::{Set, describe as describe_set};
-use crate::fit::{ROOM, factor, least_squares, search};
+pub(super) use self::functions::gelu_tanh;
+use self::functions::{ALONE, APPROXIMATED, FIXED, Family, GATED, Role, families};
+use crate::case::{Case, Kind, Place};
+use crate::describe::set::Set;
+use crate::fit::{ROOM, factor, search};
 use crate::identify::after::Offers;
-use crate::law::{Form, Law, Support};
+use crate::identify::output::{inside, support_of, wrong_parts};
+use crate::identify::subject::Subject;
+use crate::law::{Form, Law};
 use crate::number::{Measured, Number};
 
 /// Parts of a drawn curve.
@@ -42,25 +45,12 @@ pub(crate) fn laws(case: &Case<'_>) -> Vec<Law> {
     let first = case.first();
     let Some((g, u)) = operands(first) else { return Vec::new() };
     let roles: &'static [Role] = if case.kind == Kind::Gate { &GATED } else { &ALONE };
-    let wrong = crate::identify::wrong(first);
-    let parts: Vec<Set> = (0..wrong.ndim())
-        .map(|axis| {
-            let meant: Vec<Option<bool>> =
-                wrong.axis_iter(ndarray::Axis(axis)).map(|slice| Some(slice.iter().any(|wrong| *wrong))).collect();
-            describe_set(
-                &meant,
-                case.axes.get(axis).copied().unwrap_or(Axis::Channel),
-                case.tokens.as_deref().filter(|_| axis == 0),
-            )
-        })
-        .collect();
+    let parts = wrong_parts(&Subject::output(case), case);
     let whole: Vec<Set> = parts.iter().map(|part| Set::all(part.has.len())).collect();
     let mut laws = Vec::new();
     let is_part = parts.iter().any(|part| !part.is_all()) && parts.iter().all(|part| part.bits <= DEAR);
     for parts in std::iter::once(&whole).chain(is_part.then_some(&parts)) {
-        let mask = ArrayD::from_shape_fn(wrong.raw_dim(), |at| {
-            parts.iter().enumerate().all(|(axis, part)| part.has[at[axis]])
-        });
+        let mask = inside(first.own.shape(), parts);
         let all: Vec<[f64; 4]> = ndarray::Zip::from(g).and(u).and(&first.own).and(&first.right).and(&mask).fold(
             Vec::new(),
             |mut all, g, u, own, right, is| {
@@ -132,7 +122,6 @@ impl How<'_> {
             }
         }
         laws.extend(self.by_sign(&model));
-        laws.extend(self.sums(&model));
         if laws.is_empty() {
             laws.extend(self.compounds(&model));
         }
@@ -315,11 +304,7 @@ impl How<'_> {
         f: impl Fn(f64) -> f64 + Send + Sync + 'static,
         by: f64,
     ) -> Law {
-        let (mut support, mut bits) = (Support::default(), bits);
-        for (axis, part) in self.case.axes.iter().zip(self.parts) {
-            support.add(*axis, part.words.clone());
-            bits += part.bits;
-        }
+        let (support, price) = support_of(&self.case.axes, self.parts);
         let right = model.as_ref().map_or_else(String::new, |model| format!(" (right: {model})"));
         let words = format!("the output is {words}{right}{}", support.said());
         let (mask, f) = (self.mask.clone(), Arc::new(f));
@@ -327,7 +312,7 @@ impl How<'_> {
         let law = Law::new(
             if role.bits == 0.0 { Form::Activation } else { Form::GateRoles },
             words,
-            bits,
+            bits + price,
             move |case, at| {
                 let place = &case.places[at];
                 let (g, u) = operands(place)?;
@@ -353,61 +338,6 @@ impl How<'_> {
         let x: Vec<f64> = (0..=CURVE).map(|at| low + (high - low) * f64::from(at) / f64::from(CURVE)).collect();
         let y: Vec<f64> = x.iter().map(|x| f(*x)).collect();
         serde_json::json!({"kind": "curve", "x": x, "y": y})
-    }
-
-    /// Sums of few terms of gate and up.
-    fn sums(&self, model: &Option<String>) -> Vec<Law> {
-        type Term = (&'static str, fn(f64, f64) -> f64);
-        const TERMS: [Term; 9] = [
-            ("silu(gate) * up", |g, u| silu(g) * u),
-            ("silu(gate)", |g, _| silu(g)),
-            ("gate * up", |g, u| g * u),
-            ("up", |_, u| u),
-            ("gate", |g, _| g),
-            ("relu(gate) * up", |g, u| g.max(0.0) * u),
-            ("sigmoid(gate) * up", |g, u| sigmoid(g) * u),
-            ("gelu(gate) * up", |g, u| gelu_tanh(g) * u),
-            ("1", |_, _| 1.0),
-        ];
-        let own: Vec<f64> = self.sample.iter().map(|row| row[2]).collect();
-        let columns: Vec<Vec<f64>> =
-            TERMS.iter().map(|(_, f)| self.sample.iter().map(|[g, u, ..]| f(*g, *u)).collect()).collect();
-        let mut laws = Vec::new();
-        for a in 0..TERMS.len() {
-            for b in a + 1..TERMS.len() {
-                for c in std::iter::once(None).chain((b + 1..TERMS.len()).map(Some)) {
-                    let set: Vec<usize> = [Some(a), Some(b), c].into_iter().flatten().collect();
-                    let of: Vec<&[f64]> = set.iter().map(|&at| columns[at].as_slice()).collect();
-                    let Some(fit) = least_squares(&of, &own, self.noise).filter(|fit| fit.left <= ROOM * self.noise)
-                    else {
-                        continue;
-                    };
-                    if fit.coefficients.iter().any(|c| c.may_be(0.0)) {
-                        continue;
-                    }
-                    let numbers: Vec<_> = fit.coefficients.iter().map(Measured::number).collect();
-                    let said: Vec<String> =
-                        set.iter().zip(&numbers).map(|(&at, n)| format!("{} {}", n.words, TERMS[at].0)).collect();
-                    let bits = 8.0 + numbers.iter().map(|n| n.bits + 3.0).sum::<f64>();
-                    let right = model.as_ref().map_or_else(String::new, |model| format!(" (right: {model})"));
-                    let terms: Vec<_> = set.iter().zip(&numbers).map(|(&at, n)| (n.value, TERMS[at].1)).collect();
-                    laws.push(Law::new(
-                        Form::GateRoles,
-                        format!("the output is {}{right}", said.join(" + ")),
-                        bits,
-                        move |case, at| {
-                            let (g, u) = operands(&case.places[at])?;
-                            Some(
-                                ndarray::Zip::from(g)
-                                    .and(u)
-                                    .map_collect(|g, u| terms.iter().map(|(c, f)| c * f(*g, *u)).sum()),
-                            )
-                        },
-                    ));
-                }
-            }
-        }
-        laws
     }
 }
 

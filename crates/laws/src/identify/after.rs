@@ -6,12 +6,10 @@ use std::sync::Arc;
 use ndarray::{ArrayD, Axis as Dimension};
 
 use crate::case::{Axis, Case};
-use crate::describe::set::Set;
 use crate::describe::table::describe as describe_table;
 use crate::fit::{ROOM, factor, least_squares, nmse};
 use crate::identify::OnPart;
-use crate::identify::output::wrong_parts;
-use crate::identify::subject::{Subject, by_slice, rows};
+use crate::identify::subject::{by_slice, rows};
 use crate::law::{Form, Law};
 use crate::number::{Measured, Number};
 
@@ -75,7 +73,8 @@ impl<'c> Offers<'c> {
         self.take_up(Law::new(form, words, bits, made))
     }
 
-    fn take_up(&mut self, law: Law) -> Option<&mut Law> {
+    /// The same of a law as it is.
+    pub(crate) fn take_up(&mut self, law: Law) -> Option<&mut Law> {
         if !self.case.has_time() {
             return None;
         }
@@ -89,12 +88,9 @@ impl<'c> Offers<'c> {
     fn on_a_part(&self, value: &ArrayD<f64>, law: Law) -> Option<Law> {
         let first = self.case.first();
         let part = self.part.get_or_init(|| {
-            let output = Subject::output(self.case);
             // A path of the code is one of some positions or heads; of some channels a law says itself which.
             let is_of_a_path = |axis: &Axis| axis.is_position() || *axis == Axis::Head;
-            let parts = wrong_parts(&output, self.case).into_iter().zip(&output.axes);
-            let parts = parts.map(|(part, axis)| if is_of_a_path(axis) { part } else { Set::all(part.has.len()) });
-            OnPart::of(&output, &parts.collect::<Vec<_>>())
+            OnPart::along(self.case, |axis| self.case.axes.get(axis).is_some_and(is_of_a_path)).map(|(on, _)| on)
         });
         let part = part.as_ref()?;
         let value = part.within(&first.right, value)?;

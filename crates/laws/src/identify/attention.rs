@@ -13,11 +13,13 @@ pub(super) mod sources;
 
 use std::sync::Arc;
 
-use ndarray::{Array2, Array3, ArrayD, Axis as Dimension, Ix3, s};
+use ndarray::{Array2, Array3, Axis as Dimension, s};
 
 use crate::case::{Axis, Case, Place};
 use crate::describe::set::{Set, describe as describe_set};
 use crate::identify::after::Offers;
+use crate::identify::any_along;
+pub(super) use crate::identify::subject::cube;
 use crate::law::{Form, Law, Support};
 
 /// Probabilities below this share of their row may have been rounded to nothing.
@@ -25,6 +27,9 @@ const UNDERFLOW: f64 = 1e-25;
 
 /// What is right at a place, taken apart.
 pub(super) struct Right {
+    /// `[T,H,d]` and `[S,K,d]`: queries and keys.
+    pub(super) q: Array3<f64>,
+    pub(super) k: Array3<f64>,
     /// `[H,T,S]`: the score of every pair, seen or not.
     pub(super) scores: Array3<f64>,
     /// `[H,T,S]`: which keys are seen.
@@ -35,10 +40,6 @@ pub(super) struct Right {
     pub(super) scale: Vec<f64>,
     /// Which key head answers each head.
     key_head: Vec<usize>,
-}
-
-pub(super) fn cube(x: &ArrayD<f64>) -> Option<Array3<f64>> {
-    x.clone().into_dimensionality::<Ix3>().ok()
 }
 
 /// `[H,T,S]`: products of queries and keys.
@@ -120,7 +121,7 @@ impl Right {
             scale.push(by);
         }
         let beside = beside(&scores, &sees, &probs);
-        Some(Right { scores, sees, beside, scale, key_head })
+        Some(Right { q, k, scores, sees, beside, scale, key_head })
     }
 }
 
@@ -146,15 +147,9 @@ pub(crate) fn laws(case: &Case<'_>) -> Vec<Law> {
         return Vec::new();
     }
     let wrong = crate::identify::wrong(first);
-    let part = |axis: usize, name: Axis| {
-        let meant: Vec<Option<bool>> =
-            wrong.axis_iter(Dimension(axis)).map(|slice| Some(slice.iter().any(|wrong| *wrong))).collect();
-        describe_set(&meant, name, case.tokens_of(name))
-    };
-    let mut heads = part(0, Axis::Head);
+    let mut heads = describe_set(&any_along(&wrong, 0), Axis::Head, None);
     // The first query sees one key: nothing is told by it.
-    let mut meant: Vec<Option<bool>> =
-        wrong.axis_iter(Dimension(1)).map(|slice| Some(slice.iter().any(|wrong| *wrong))).collect();
+    let mut meant = any_along(&wrong, 1);
     for (row, meant) in meant.iter_mut().enumerate() {
         if (0..own.shape()[0]).all(|head| right.sees.slice(s![head, row, ..]).iter().filter(|s| **s).count() < 2) {
             *meant = meant.filter(|is| *is);
@@ -326,8 +321,4 @@ const LOG_ROOM: f64 = 30.0;
 
 fn right_scores() -> Made {
     Arc::new(|_, _, right| Some(right.scores.clone()))
-}
-
-fn one_bool(x: &Array3<bool>, head: usize) -> Array3<bool> {
-    x.slice(s![head..head + 1, .., ..]).to_owned()
 }

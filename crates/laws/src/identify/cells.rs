@@ -1,12 +1,12 @@
 //! Rows of a cache, one for each position and head: whose row stands in each, where some have that of another position, another head or both.
 
-use ndarray::{Array2, Array3, ArrayD, ArrayView1, Ix3, s};
+use ndarray::{Array2, Array3, ArrayD, ArrayView1, s};
 
 use crate::case::Axis;
 use crate::describe::set::{Set, describe as describe_set};
 use crate::describe::source::{Source, describe as describe_source};
 use crate::fit::ROOM;
-use crate::identify::subject::Subject;
+use crate::identify::subject::{Subject, cube};
 use crate::law::{Form, Law};
 
 /// A position and a head.
@@ -17,6 +17,8 @@ pub(super) type Cell = (usize, usize);
 pub(super) struct Cells {
     pub(super) words: String,
     pub(super) bits: f64,
+    /// Where all heads have those of other positions: of which, in words.
+    pub(super) positions: Option<String>,
     from: Array2<Option<Cell>>,
 }
 
@@ -51,11 +53,22 @@ impl Cells {
         };
         let in_keys = part(keys, &|key| (0..heads).map(|head| (key, head)).collect(), Axis::Key)?;
         let in_heads = part(heads, &|head| (0..keys).map(|key| (key, head)).collect(), Axis::Head)?;
+        // Of the positions that are others, or of all by one rule.
+        let every = (!in_keys.is_all()).then(|| Set::all(keys));
+        let ways = std::iter::once(in_keys).chain(every);
+        let all = ways.filter_map(|in_keys| Cells::inside(found, &in_keys, &in_heads));
+        all.min_by(|a, b| a.bits.total_cmp(&b.bits))
+    }
+
+    /// The same in a box of these positions and heads.
+    fn inside(found: &Array2<Option<Option<Cell>>>, in_keys: &Set, in_heads: &Set) -> Option<Cells> {
+        let (keys, heads) = found.dim();
         let inside: Vec<Cell> = (0..keys)
             .filter(|&key| in_keys.has[key])
             .flat_map(|key| (0..heads).map(move |head| (key, head)))
             .filter(|(_, head)| in_heads.has[*head])
             .collect();
+        let heads_of = |key: usize| (0..heads).filter(|head| in_heads.has[*head]).map(move |head| (key, head));
         // One source of the position and one of the head.
         let of = |count: usize, index: fn(Cell) -> usize| -> Option<Vec<Option<usize>>> {
             let mut from = vec![None; count];
@@ -71,10 +84,11 @@ impl Cells {
             Some(from)
         };
         let is_zero = inside.iter().all(|&cell| found[cell].is_none_or(|from| from.is_none()));
-        let on: Vec<String> = [(&in_heads, "head"), (&in_keys, "key")].into_iter().filter_map(whom).collect();
+        let on: Vec<String> = [(in_heads, "head"), (in_keys, "key")].into_iter().filter_map(whom).collect();
         let on = if on.is_empty() { String::new() } else { format!(" for {}", on.join(", ")) };
         let mut from = Array2::from_shape_fn(found.dim(), Some);
         let bits = in_keys.bits + in_heads.bits;
+        let mut positions = None;
         let (words, bits) = if is_zero {
             inside.iter().for_each(|&cell| from[cell] = None);
             (format!("zero{on}"), bits + 2.0)
@@ -98,10 +112,21 @@ impl Cells {
                 .map(|(_, words)| format!("of {words}"))
                 .collect();
             let (key, head) = (key.0, head.0);
-            (format!("those {}{on}", parts.join(" ")), bits + key.bits + head.bits)
+            // Of some positions nothing stands there.
+            let told = |k: usize| heads_of(k).filter_map(|cell| found[cell]).next().map(|from| from.is_none());
+            let nothing: Vec<Option<bool>> = (0..keys).map(told).collect();
+            let (mut zero, mut price) = (String::new(), bits + key.bits + head.bits);
+            if nothing.contains(&Some(true)) {
+                let set = describe_set(&nothing, Axis::Key, None);
+                inside.iter().filter(|(k, _)| set.has[*k]).for_each(|&cell| from[cell] = None);
+                zero = format!(", and zero for {}", set.words?);
+                price += set.bits + 3.0;
+            }
+            positions = (on.is_empty() && head.is_itself).then(|| format!("{}{zero}", key.words));
+            (format!("those {}{on}{zero}", parts.join(" ")), price)
         };
         let fits = found.indexed_iter().all(|(at, known)| known.is_none_or(|known| known == from[at]));
-        (fits && bits <= DEAR).then_some(Cells { words, bits, from })
+        (fits && bits <= DEAR).then_some(Cells { words, bits, positions, from })
     }
 }
 
@@ -119,7 +144,6 @@ const MOST: usize = 1 << 12;
 
 /// A tensor of positions, heads and dimensions, of which some rows are those of other positions and heads.
 pub(super) fn laws(subject: &Subject) -> Option<Law> {
-    let cube = |x: &ArrayD<f64>| x.clone().into_dimensionality::<Ix3>().ok();
     let (right, own) = (cube(&subject.right)?, cube(&subject.own)?);
     let [Axis::Token, Axis::Head, Axis::Dim] = subject.axes[..] else { return None };
     let (rows, heads, d) = right.dim();

@@ -4,12 +4,13 @@
 
 use std::sync::Arc;
 
-use ndarray::{Array2, ArrayD, ArrayView1};
+use ndarray::{Array2, ArrayView1};
 
 use crate::case::{Axis, Case};
 use crate::describe::choice;
 use crate::describe::set::describe as describe_set;
 use crate::describe::source::describe_one_of;
+use crate::identify::subject::two;
 use crate::law::{Form, Law};
 use crate::number::between;
 
@@ -29,7 +30,6 @@ impl Scores {
     fn of(case: &Case<'_>, at: usize) -> Option<Scores> {
         let place = &case.places[at];
         let [scores] = &place.inputs[..] else { return None };
-        let two = |x: &ArrayD<f64>| x.clone().into_dimensionality::<ndarray::Ix2>().ok();
         let (scores, own, due) = (two(scores)?, two(&place.own)?, two(&place.right)?);
         let is_one = |e: &f64| e.fract() == 0.0 && (0.0..scores.ncols() as f64).contains(e);
         (scores.nrows() == own.nrows() && own.ncols() <= scores.ncols() && own.iter().all(is_one)).then_some(())?;
@@ -227,21 +227,19 @@ pub(super) fn laws(case: &Case<'_>) -> Vec<Law> {
         }
     }
     // Scores of another tensor are compared.
-    for (name, other) in &case.first().around {
+    for (name, _) in &case.first().around {
         for (words, bits, change) in changes {
             let name = name.clone();
-            let of = move |other: &ArrayD<f64>, due: (usize, usize), taken: usize| {
+            let said = format!("the experts with the largest of {name}{words} are chosen");
+            let made = move |case: &Case<'_>, at: usize| {
+                let (read, (_, other)) =
+                    (Scores::of(case, at)?, case.places[at].around.iter().find(|(known, _)| *known == name)?);
                 let other: Array2<f64> = other.clone().into_dimensionality().ok()?;
-                (other.dim() == due).then(|| best(&change(&other), taken))?
+                let made = (other.dim() == read.scores.dim()).then(|| best(&change(&other), read.own.ncols()))??;
+                Some(read.held(made).into_dyn())
             };
-            if of(other, first.scores.dim(), taken).is_some_and(|made| first.held(made) == first.own) {
-                let said = format!("the experts with the largest of {name}{words} are chosen");
-                of_others.push(Law::new(Form::Choice, said, 7.0 + bits, move |case, at| {
-                    let read = Scores::of(case, at)?;
-                    let (_, other) = case.places[at].around.iter().find(|(known, _)| *known == name)?;
-                    Some(read.held(of(other, read.scores.dim(), read.own.ncols())?).into_dyn())
-                }));
-            }
+            let is_it = made(case, case.fitted).is_some_and(|made| made == first.own.clone().into_dyn());
+            of_others.extend(is_it.then(|| Law::new(Form::Choice, said, 7.0 + bits, made)));
         }
     }
     // Only some experts are compared.

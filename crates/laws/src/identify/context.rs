@@ -8,23 +8,20 @@ mod weights;
 
 use std::sync::Arc;
 
-use ndarray::{Array3, ArrayD, ArrayView2, Axis as Dimension, Ix3, s};
+use ndarray::{Array3, ArrayD, ArrayView2, Axis as Dimension, s};
 
 use crate::case::{Axis, Case, Place};
-use crate::describe::set::Set;
 use crate::describe::source;
-use crate::describe::table::describe as describe_table;
 use crate::fit::{ROOM, factor};
 use crate::identify::after::Offers;
 use crate::identify::attention::sources::{MEMORY, in_memory_from};
+use crate::identify::heads::{Heads, paired};
 use crate::identify::of_recovered;
-use crate::identify::output::wrong_parts;
 use crate::identify::slots::caches;
-use crate::identify::subject::Subject;
+use crate::identify::subject::{Subject, cube};
 use crate::identify::sums::{moved, sparse};
 use crate::identify::{OnPart, first_along};
 use crate::law::{Form, Law};
-use crate::number::Measured;
 use crate::solve::inverse;
 
 /// Probabilities `[H,T,S]`, values `[S,K,d]`, and the key head of each head.
@@ -32,10 +29,6 @@ struct Operands {
     probs: Array3<f64>,
     values: Array3<f64>,
     key_head: Vec<usize>,
-}
-
-fn cube(x: &ArrayD<f64>) -> Option<Array3<f64>> {
-    x.clone().into_dimensionality::<Ix3>().ok()
 }
 
 impl Operands {
@@ -71,6 +64,8 @@ fn context(probs: &Array3<f64>, values: &Array3<f64>) -> Array3<f64> {
 
 /// Ways to pair heads that are tried at most.
 const MOST_HEADS: usize = 1 << 14;
+/// What a rule may cost by which values have other positions.
+const MOST_OF_AN_ORDER: f64 = 14.0;
 /// Queries and keys up to which single coefficients are fitted.
 const MOST_KEYS: usize = 128;
 
@@ -106,11 +101,8 @@ fn law(
 
 /// The queries that are wrong, where that is a part of them.
 fn of_wrong_queries(case: &Case<'_>) -> Option<(OnPart, Vec<usize>)> {
-    let output = Subject::output(case);
-    let mut parts = wrong_parts(&output, case);
-    parts.iter_mut().skip(1).for_each(|part| *part = Set::all(part.has.len()));
-    let queries = (0..parts.first()?.has.len()).filter(|&t| parts[0].has[t]).collect();
-    Some((OnPart::of(&output, &parts)?, queries))
+    let (on, parts) = OnPart::along(case, |axis| axis == 0)?;
+    Some((on, (0..parts[0].has.len()).filter(|&t| parts[0].has[t]).collect()))
 }
 
 /// Which heads meet, at these queries.
@@ -121,51 +113,19 @@ fn heads(case: &Case<'_>, of: &Operands, own: &Array3<f64>, queries: &[usize]) -
     }
     let noise = case.first().noise();
     let flat = |x: ndarray::ArrayView2<'_, f64>| x.select(Dimension(0), queries).into_iter().collect::<Vec<f64>>();
-    let (mut whose, mut values, mut by) = (Vec::new(), Vec::new(), Vec::new());
-    for h in 0..heads {
-        let wanted = flat(own.slice(s![.., h, ..]));
-        let mut best: Option<(f64, usize, usize, Measured)> = None;
-        for p in 0..heads {
-            for v in 0..key_heads {
-                let product = of.probs.slice(s![p, .., ..]).dot(&of.values.slice(s![.., v, ..]));
-                let fit = factor(&flat(product.view()), &wanted, noise);
-                let left = fit.left + if p == h { 0.0 } else { 1e-9 } + if v == of.key_head[h] { 0.0 } else { 1e-9 };
-                if best.as_ref().is_none_or(|best| left < best.0) {
-                    best = Some((left, p, v, fit.coefficients[0]));
-                }
-            }
-        }
-        let Some((left, p, v, factor)) = best else { return Vec::new() };
-        if left > ROOM * noise {
-            return Vec::new();
-        }
-        whose.push(Some(p));
-        values.push(Some(v));
-        by.push(factor);
-    }
-    let is_right = whose.iter().enumerate().all(|(h, p)| *p == Some(h))
-        && values.iter().zip(&of.key_head).all(|(v, k)| *v == Some(*k));
-    let Some(table) = describe_table(&by, Axis::Head, Some(1.0), None).filter(|_| !is_right) else { return Vec::new() };
-    let group = heads.div_ceil(key_heads);
-    let (probs, (said, bits)) = (
-        source::describe(&whose, heads, Axis::Head),
-        crate::identify::attention::scores::key_heads_in_words(&values, heads, key_heads, group),
-    );
-    let mut words = format!("head h meets values of key head {said}");
-    if !probs.is_itself {
-        words = format!("{words}; its probabilities are those of {}", probs.words);
-    }
-    if table.words != "1" {
-        words = format!("{words}; times {}", table.words);
-    }
-    let bits = probs.bits + bits + if table.words == "1" { 0.0 } else { table.bits };
-    let (from, key_head, by): (Vec<usize>, Vec<usize>, Vec<f64>) =
-        (probs.from, values.into_iter().flatten().collect(), table.values);
+    let left = |head: usize, other: usize, key: usize| {
+        let product = of.probs.slice(s![other, .., ..]).dot(&of.values.slice(s![.., key, ..]));
+        let fit = factor(&flat(product.view()), &flat(own.slice(s![.., head, ..])), noise);
+        (fit.left, fit.coefficients[0])
+    };
+    let said = ["head h meets values of key head", "its probabilities are those of", "times"];
+    let Some(found) = paired(&of.key_head, key_heads, &|_| true, ROOM * noise, said, &left) else { return Vec::new() };
+    let Heads { words, bits, said, of: from, key_heads, by } = found;
     vec![
         law(Form::HeadMap, words, bits, move |_, _, of| {
-            let fits = from.len() == of.probs.shape()[0] && key_head.iter().all(|k| *k < of.values.shape()[1]);
+            let fits = from.len() == of.probs.shape()[0] && key_heads.iter().all(|k| *k < of.values.shape()[1]);
             let mut out = fits
-                .then(|| context(&of.probs.select(Dimension(0), &from), &of.values.select(Dimension(1), &key_head)))?;
+                .then(|| context(&of.probs.select(Dimension(0), &from), &of.values.select(Dimension(1), &key_heads)))?;
             for (h, by) in by.iter().enumerate() {
                 out.slice_mut(s![.., h, ..]).mapv_inplace(|x| x * by);
             }
@@ -179,82 +139,27 @@ fn heads(case: &Case<'_>, of: &Operands, own: &Array3<f64>, queries: &[usize]) -
 fn other_values(case: &Case<'_>) -> Vec<Law> {
     let first = case.first();
     let n = first.inputs[1].shape().first().copied().unwrap_or(0);
-    let last = n.saturating_sub(1);
-    let mut families: Vec<(String, f64, Vec<Option<usize>>)> = vec![
-        ("the positions in reverse".into(), 5.0, (0..n).rev().map(Some).collect()),
-        ("the neighbouring position".into(), 5.0, (0..n).map(|i| Some((i ^ 1).min(last))).collect()),
-    ];
+    let rule = |source: source::Source| (source.words, source.bits, source.from.into_iter().map(Some).collect());
+    let mut families: Vec<slots::Family> =
+        source::orders(n, Axis::Token.name(), MOST_OF_AN_ORDER).into_iter().map(rule).collect();
     for by in 1..n.min(65) {
-        let bits = 7.0 + crate::describe::choice(by);
-        families.push((
-            format!("position s-{by} (never before the first)"),
-            bits,
-            (0..n).map(|i| Some(i.saturating_sub(by))).collect(),
-        ));
-        families.push((
-            format!("position s-{by} (nothing before the first)"),
-            bits,
-            (0..n).map(|i| i.checked_sub(by)).collect(),
-        ));
-        families.push((
-            format!("position s-{by} (before the first: itself)"),
-            bits,
-            (0..n).map(|i| Some(if i >= by { i - by } else { i })).collect(),
-        ));
-        families.push((
-            format!("position s+{by} (never behind the last)"),
-            bits,
-            (0..n).map(|i| Some((i + by).min(last))).collect(),
-        ));
-        families.push((
-            format!("position s+{by} (behind the last: itself)"),
-            bits,
-            (0..n).map(|i| Some(if i + by < n { i + by } else { i })).collect(),
-        ));
-        families.push((format!("position s+{by}, around the end"), bits, (0..n).map(|i| Some((i + by) % n)).collect()));
-        if by > 1 {
-            families.push((
-                format!("the first of its {by} positions"),
-                bits,
-                (0..n).map(|i| Some(i / by * by)).collect(),
-            ));
-            families.push((format!("position s mod {by}"), bits, (0..n).map(|i| Some(i % by)).collect()));
-            families.push((format!("position s, at most {by}"), bits, (0..n).map(|i| Some(i.min(by))).collect()));
-            families.push((
-                format!("position s, at least {by}"),
-                bits,
-                (0..n).map(|i| Some(i.max(by).min(last))).collect(),
-            ));
-        }
+        let words = format!("position i-{by} (nothing before the first)");
+        families.push((words, 7.0 + crate::describe::choice(by), (0..n).map(|i| i.checked_sub(by)).collect()));
     }
     families.extend(slots::pages(n));
     families.extend(slots::moved(n));
-    let mut laws = Vec::new();
-    let behind = Offers::of(case);
-    // For all queries, or for those alone that are wrong.
-    let output = Subject::output(case);
-    let on = of_wrong_queries(case).map(|(on, _)| on);
+    // The plainest first: of many positions time may not reach for all.
+    families.sort_by(|a, b| a.1.total_cmp(&b.1));
+    let mut offers = Offers::of(case);
     let mut offer = |law: Law| {
-        if !case.has_time() {
-            return;
-        }
-        let Some(value) = law.predicted(case, case.fitted) else { return };
-        match (behind.behind(&value, law.clone()), &on) {
-            (Some(law), _) => laws.push(law),
-            (None, Some(on)) => {
-                let law = on.put(law);
-                let is_near = law.predicted(case, case.fitted).is_some_and(|value| output.is_near(&value));
-                laws.extend(is_near.then_some(law));
-            }
-            (None, None) => {}
-        }
+        offers.take_up(law);
     };
     for (words, bits, from) in families {
         let shown = words.clone();
         offer(
             law(
                 Form::ContextValues,
-                format!("the values of each key s are those of {words}"),
+                format!("the values of each key i are those of {words}"),
                 bits,
                 move |_, _, of| {
                     let met = of.met();
@@ -346,7 +251,7 @@ fn other_values(case: &Case<'_>) -> Vec<Law> {
             .with("values", name.clone()),
         );
     }
-    laws
+    offers.laws
 }
 
 /// Values of another row for each key and head: of all rows, position by position, as they lie in memory.

@@ -8,6 +8,8 @@ use crate::case::{Axis, Case, OtherWeight};
 use crate::describe::set::{Set, describe as describe_set};
 use crate::describe::{choice, source};
 use crate::fit::factor;
+use crate::identify::after::Offers;
+use crate::identify::any_along;
 use crate::identify::subject::Subject;
 use crate::law::{Form, Law};
 
@@ -19,12 +21,17 @@ fn ids(case: &Case<'_>, place: usize) -> Option<Vec<i64>> {
 /// Other ids than those that are due.
 type Ids = std::sync::Arc<dyn Fn(&[i64]) -> Vec<i64> + Send + Sync>;
 
-fn law(words: String, bits: f64, of: Ids) -> Law {
-    Law::new(Form::EmbeddingRow, words, bits, move |case, place| {
+/// The rows of other ids at a place.
+fn made(of: Ids) -> impl Fn(&Case<'_>, usize) -> Option<ArrayD<f64>> + Send + Sync + 'static {
+    move |case, place| {
         let other = Array1::from(of(&ids(case, place)?)).mapv(|id| id as f64);
         let shape = case.places[place].inputs.first()?.raw_dim();
         case.operation.apply(place, &[other.to_shape(shape).ok()?.into_owned()])
-    })
+    }
+}
+
+fn law(words: String, bits: f64, of: Ids) -> Law {
+    Law::new(Form::EmbeddingRow, words, bits, made(of))
 }
 
 /// Arithmetic of ids that is tried.
@@ -48,6 +55,27 @@ fn families() -> Vec<(String, f64, Ids)> {
     }
     for by in [2, 4, 8, 16, 32, 64i64] {
         each(format!("token id cut to a multiple of {by}"), 9.0, Box::new(move |id| id / by * by));
+    }
+    for by in 2..=8i64 {
+        each(format!("{by} times the token id"), 9.0, Box::new(move |id| id * by));
+    }
+    for bits in [8u32, 16] {
+        let mask = (1i64 << bits) - 1;
+        let reversed = move |id: i64| (id & !mask) | ((id as u64).reverse_bits() >> (64 - bits)) as i64;
+        each(format!("token id with its lowest {bits} bits in reverse"), 9.0, Box::new(reversed));
+        let half = bits / 2;
+        let swapped = move |id: i64| (id & !mask) | (id & mask) >> half | (id << half) & mask;
+        each(format!("token id with the halves of its lowest {bits} bits exchanged"), 9.0, Box::new(swapped));
+        each(
+            format!("token id, its lowest {bits} bits without a sign read as with one, negative ones as their size"),
+            10.0,
+            Box::new(move |id| {
+                let low = id & mask;
+                if low > mask / 2 { mask + 1 - low } else { low }
+            }),
+        );
+        let inverted = move |id: i64| id ^ mask;
+        each(format!("{mask} less the lowest {bits} bits of the token id"), 9.0, Box::new(inverted));
     }
     type OfAll = fn(&[i64]) -> Vec<i64>;
     let of_all: [(&str, OfAll); 4] = [
@@ -73,30 +101,6 @@ fn families() -> Vec<(String, f64, Ids)> {
         }),
     ];
     all.extend(of_all.map(|(words, f)| (words.to_owned(), 7.0, std::sync::Arc::new(f) as Ids)));
-    let mut each = |words: String, bits: f64, f: Box<dyn Fn(i64) -> i64 + Send + Sync>| {
-        all.push((words, bits, std::sync::Arc::new(move |ids: &[i64]| ids.iter().map(|id| f(*id)).collect())));
-    };
-    for by in 2..=8i64 {
-        each(format!("{by} times the token id"), 9.0, Box::new(move |id| id * by));
-    }
-    for bits in [8u32, 16] {
-        let mask = (1i64 << bits) - 1;
-        let reversed = move |id: i64| (id & !mask) | ((id as u64).reverse_bits() >> (64 - bits)) as i64;
-        each(format!("token id with its lowest {bits} bits in reverse"), 9.0, Box::new(reversed));
-        let half = bits / 2;
-        let swapped = move |id: i64| (id & !mask) | (id & mask) >> half | (id << half) & mask;
-        each(format!("token id with the halves of its lowest {bits} bits exchanged"), 9.0, Box::new(swapped));
-        each(
-            format!("token id, its lowest {bits} bits without a sign read as with one, negative ones as their size"),
-            10.0,
-            Box::new(move |id| {
-                let low = id & mask;
-                if low > mask / 2 { mask + 1 - low } else { low }
-            }),
-        );
-        let inverted = move |id: i64| id ^ mask;
-        each(format!("{mask} less the lowest {bits} bits of the token id"), 9.0, Box::new(inverted));
-    }
     all.push(("the position".into(), 6.0, std::sync::Arc::new(|ids| (0..ids.len() as i64).collect())));
     all.push((
         "the token of the position before (the first: its own)".into(),
@@ -115,43 +119,26 @@ fn families() -> Vec<(String, f64, Ids)> {
 /// The laws of an embedding.
 pub(crate) fn laws(case: &Case<'_>) -> Vec<Law> {
     let (Some(due), subject) = (ids(case, case.fitted), Subject::output(case)) else { return Vec::new() };
-    let wrong: Vec<bool> =
-        crate::identify::wrong(case.first()).outer_iter().map(|row| row.iter().any(|wrong| *wrong)).collect();
+    let meant = any_along(&crate::identify::wrong(case.first()), 0);
+    let wrong: Vec<bool> = meant.iter().map(|is| *is == Some(true)).collect();
     if wrong.len() != due.len() {
         return Vec::new();
     }
     let (mut laws, mut rules): (Vec<Law>, Vec<Ids>) = (Vec::new(), Vec::new());
-    let meant: Vec<Option<bool>> = wrong.iter().map(|is| Some(*is)).collect();
     let part = describe_set(&meant, Axis::Token, case.tokens_of(Axis::Token));
-    let is_near = |law: &Law| law.predicted(case, case.fitted).is_some_and(|value| subject.is_near(&value));
-    for (words, bits, of) in families() {
-        let whole = law(format!("the row read is that of {words}"), bits, of.clone());
-        if is_near(&whole) {
-            laws.push(whole);
+    let mut offers = Offers::of(case);
+    for (words, bits, of) in families().into_iter().chain(bounds(&due, &wrong)) {
+        let (made, said) = (made(of.clone()), format!("the row read is that of {words}"));
+        if offers.offer(Form::EmbeddingRow, said, bits, made).is_some() {
             rules.push(of);
-        } else if let Some(on) = &part.words {
-            let (has, rule) = (part.has.clone(), of.clone());
-            let some: Ids = std::sync::Arc::new(move |ids: &[i64]| {
-                let other = rule(ids);
-                ids.iter()
-                    .zip(other)
-                    .zip(has.iter().chain(std::iter::repeat(&false)))
-                    .map(|((id, other), is)| if *is { other } else { *id })
-                    .collect()
-            });
-            let some = law(format!("the row read is that of {words} ({on})"), bits + part.bits + 2.0, some);
-            if is_near(&some) {
-                laws.push(some.on(Subject::support(Axis::Token, part.words.clone())));
-                rules.push(of);
-            }
         }
     }
-    laws.extend(bounds(case, &due, &wrong, &subject));
+    laws.extend(offers.laws);
     if let Some((law, of)) = positions(&due, &subject) {
         laws.push(law);
         rules.push(of);
     }
-    laws.extend(rules.first().and_then(|of| of_one_token(&due, &part, of)).filter(is_near));
+    laws.extend(rules.first().and_then(|of| of_one_token(&due, &part, of)).filter(|law| subject.is_near_by(law, case)));
     if laws.is_empty() {
         laws.extend(rows_apart(case, &due, &subject));
     }
@@ -264,35 +251,24 @@ fn rows_apart(case: &Case<'_>, due: &[i64], subject: &Subject) -> Option<Law> {
 }
 
 /// Ids that are held to a bound, or exchanged for one: read off the tokens that are wrong.
-fn bounds(case: &Case<'_>, due: &[i64], wrong: &[bool], subject: &Subject) -> Vec<Law> {
+fn bounds(due: &[i64], wrong: &[bool]) -> Vec<(String, f64, Ids)> {
     let of = |which: bool| due.iter().zip(wrong).filter(move |(_, is)| **is == which).map(|(id, _)| *id);
     let (Some(low), Some(high)) = (of(true).min(), of(true).max()) else { return Vec::new() };
-    let mut offer: Vec<(String, f64, Ids)> = Vec::new();
+    let mut all: Vec<(String, f64, Ids)> = Vec::new();
     for to in [0i64, 1, 2, 3] {
         let ids: Vec<i64> = of(true).collect();
         let said = ids.iter().take(4).map(i64::to_string).collect::<Vec<_>>().join(", ");
-        offer.push((
-            format!("token {to} in place of {said}"),
-            12.0 + choice(ids.len()),
-            std::sync::Arc::new(move |all| all.iter().map(|id| if ids.contains(id) { to } else { *id }).collect()),
-        ));
+        let bits = 12.0 + choice(ids.len());
+        let held = move |all: &[i64]| all.iter().map(|id| if ids.contains(id) { to } else { *id }).collect();
+        all.push((format!("token {to} in place of {said}"), bits, std::sync::Arc::new(held)));
     }
     if of(false).max().is_none_or(|right| right < low) {
-        let most = of(false).max().unwrap_or(0);
-        for bound in [most, low - 1, high] {
-            offer.push((
-                format!("token id, at most {bound}"),
-                14.0,
-                std::sync::Arc::new(move |all| all.iter().map(|id| (*id).min(bound)).collect()),
-            ));
+        for bound in [of(false).max().unwrap_or(0), low - 1, high] {
+            let held = move |all: &[i64]| all.iter().map(|id| (*id).min(bound)).collect();
+            all.push((format!("token id, at most {bound}"), 14.0, std::sync::Arc::new(held)));
         }
     }
-    let near = |law: &Law| law.predicted(case, case.fitted).is_some_and(|value| subject.is_near(&value));
-    offer
-        .into_iter()
-        .map(|(words, bits, of)| law(format!("the row read is that of {words}"), bits, of))
-        .filter(near)
-        .collect()
+    all
 }
 
 /// Rows of other positions of the same text.

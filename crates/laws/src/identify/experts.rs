@@ -13,12 +13,12 @@ use crate::case::{Axis, Case, Inner};
 use crate::describe::choice;
 use crate::describe::function::describe as describe_function;
 use crate::describe::set::Set;
-use crate::describe::source::describe as describe_source;
+use crate::describe::source::{describe as describe_source, only};
 use crate::describe::table::describe as describe_table;
 use crate::fit::{ROOM, least_squares};
 use crate::identify::after::{Offers, by_row, softmax};
 use crate::identify::output::roundings::OfValue;
-use crate::identify::subject::Subject;
+use crate::identify::subject::{Subject, two};
 use crate::identify::{OnPart, output};
 use crate::law::{Form, Law};
 use crate::number::{Measured, SURE};
@@ -40,7 +40,6 @@ const LAST_DIGITS: f64 = 1e-7;
 impl Routed {
     fn of(case: &Case<'_>, at: usize) -> Option<Routed> {
         let [_, weights, chosen] = &case.places[at].inputs[..] else { return None };
-        let two = |x: &ArrayD<f64>| x.clone().into_dimensionality::<ndarray::Ix2>().ok();
         let (weights, chosen) = (two(weights)?, two(chosen)?);
         let experts = case.operation.experts(at);
         let is_one = |e: &f64| e.fract() == 0.0 && (0.0..experts as f64).contains(e);
@@ -143,6 +142,21 @@ fn as_chosen() -> Terms {
     of_slots(|routed, at| Some((routed.chosen[at], routed.weights[at])))
 }
 
+/// What the expert in one slot of each token makes of other rows than those that are read; `None` where it cannot be computed.
+fn made_of(case: &Case<'_>, at: usize, routed: &Routed, slots: &[usize], x: &Array2<f64>) -> Option<Array2<f64>> {
+    let mut made: Option<Array2<f64>> = None;
+    for expert in 0..routed.experts {
+        let of: Vec<usize> = (0..routed.tokens()).filter(|&t| routed.chosen[[t, slots[t]]] == expert).collect();
+        if of.is_empty() {
+            continue;
+        }
+        let part = case.operation.part_of(at, Inner::of(expert), x)?;
+        let made = made.get_or_insert_with(|| Array2::zeros(part.dim()));
+        of.into_iter().for_each(|t| made.row_mut(t).assign(&part.row(t)));
+    }
+    made
+}
+
 /// The laws of a mixture.
 pub(super) fn laws(case: &Case<'_>) -> Vec<Law> {
     let Some(routed) = Routed::of(case, case.fitted).filter(|routed| routed.experts <= MOST_EXPERTS) else {
@@ -225,19 +239,10 @@ fn counted(
     let slots = || routed.all().filter(|(t, _)| on[*t]);
     let mut laws = Vec::new();
     // Each chosen expert stands for another one.
-    let others: Option<Vec<Option<usize>>> = (0..routed.experts)
-        .map(|expert| {
-            let mut places = slots().filter(|at| routed.chosen[*at] == expert).peekable();
-            if places.peek().is_none() {
-                return Some(None);
-            }
-            let places: Vec<(usize, usize)> = places.collect();
-            let is = |other: usize| places.iter().all(|&(t, s)| found[[t, other]].may_be(routed.weights[[t, s]]));
-            let mut all = (0..routed.experts).filter(|other| is(*other));
-            let one = all.next()?;
-            Some(Some(one).filter(|_| all.next().is_none()))
-        })
-        .collect();
+    let stands_for = |expert: usize, other: usize| {
+        slots().filter(|at| routed.chosen[*at] == expert).all(|(t, s)| found[[t, other]].may_be(routed.weights[[t, s]]))
+    };
+    let others = only(routed.experts, routed.experts, &stands_for);
     if let Some(from) = others {
         let source = describe_source(&from, routed.experts, Axis::Expert);
         if !source.is_itself {
@@ -290,41 +295,45 @@ fn counted(
         ("each slot of a token runs the expert of the next, around the end", |s, slots| (s + 1) % slots),
         ("the slots of a token run its experts in reverse", |s, slots| slots - 1 - s),
     ];
+    let mut ways: Vec<(String, f64, Terms)> = Vec::new();
     for (words, other) in other_slots {
         let terms = of_slots(move |routed, (t, s)| {
             Some((routed.chosen[[t, other(s, routed.slots())]], routed.weights[[t, s]]))
         });
-        if is_counted(&terms) {
-            say(format!("{words}, each with its own weight"), 6.0, terms);
-            break;
-        }
+        ways.push((format!("{words}, each with its own weight"), 6.0, terms));
     }
-    // The slot's number stands for the expert's.
-    let by_slot = of_slots(|routed, (t, s)| Some((s, routed.weights[[t, s]])));
-    if routed.slots() < routed.experts && is_counted(&by_slot) {
-        say("the number of the slot is taken for that of the expert: slot s runs expert s".into(), 6.0, by_slot);
+    if routed.slots() < routed.experts {
+        let by_slot = of_slots(|routed, (t, s)| Some((s, routed.weights[[t, s]])));
+        let words = "the number of the slot is taken for that of the expert: slot s runs expert s";
+        ways.push((words.to_owned(), 6.0, by_slot));
     }
     // The experts of a token are brought into another order, and their weights stay.
     for (words, is_falling) in [("rising", false), ("falling", true)] {
         let terms = of_slots(move |routed, (t, s)| {
             let mut experts = routed.chosen.row(t).to_vec();
             experts.sort_unstable();
-            if is_falling {
-                experts.reverse();
-            }
-            Some((experts[s], routed.weights[[t, s]]))
+            let at = if is_falling { routed.slots() - 1 - s } else { s };
+            Some((experts[at], routed.weights[[t, s]]))
         });
-        if is_counted(&terms) {
-            say(
-                format!(
-                    "the chosen experts of each token are sorted by their numbers, {words}, and their weights are not sorted with them"
-                ),
-                7.0,
-                terms,
+        let words = format!(
+            "the chosen experts of each token are sorted by their numbers, {words}, and their weights are not sorted with them"
+        );
+        ways.push((words, 7.0, terms));
+    }
+    // Tiles of the tokens in the order of their experts.
+    for tile in [2usize, 4, 8, 16, 32, 64, 128].into_iter().filter(|_| parts[0].is_all()) {
+        for (which, is_last) in [("first", false), ("last", true)] {
+            let terms = run_by(move |number, count| {
+                let first = number / tile * tile;
+                if is_last { (first + tile - 1).min(count - 1) } else { first }
+            });
+            let words = format!(
+                "tokens sorted by expert are taken by tiles of {tile}, and each tile has the expert of its {which} token"
             );
-            break;
+            ways.push((words, 9.0 + choice(tile), terms));
         }
     }
+    ways.into_iter().filter(|(.., terms)| is_counted(terms)).for_each(|(words, bits, terms)| say(words, bits, terms));
     // One expert is counted for every token besides.
     for expert in 0..routed.experts {
         let due = |t: usize| -> f64 {
@@ -442,21 +451,6 @@ fn counted(
             });
             say(words, bits, terms);
             break;
-        }
-    }
-    // Tiles of the tokens in the order of their experts.
-    for tile in [2usize, 4, 8, 16, 32, 64, 128] {
-        for (which, is_last) in [("first", false), ("last", true)] {
-            let terms = run_by(move |number, count| {
-                let first = number / tile * tile;
-                if is_last { (first + tile - 1).min(count - 1) } else { first }
-            });
-            if parts[0].is_all() && is_counted(&terms) {
-                let words = format!(
-                    "tokens sorted by expert are taken by tiles of {tile}, and each tile has the expert of its {which} token"
-                );
-                say(words, 9.0 + choice(tile), terms);
-            }
         }
     }
     laws.extend(of_others);

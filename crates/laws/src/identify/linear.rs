@@ -18,10 +18,8 @@ use ndarray::{Array2, ArrayD, Axis as Dimension};
 
 use self::inputs::{bias, inputs};
 use crate::case::Case;
-use crate::describe::set::Set;
 use crate::fit::{ROOM, factor, least_squares};
 use crate::identify::OnPart;
-use crate::identify::output;
 use crate::identify::subject::Subject;
 use crate::law::{Form, Law};
 
@@ -35,6 +33,8 @@ const BLOCKS: [usize; 3] = [32, 64, 256];
 /// Numbers of a block that may be scaled, rounded or moved together.
 const WIDTHS: [usize; 6] = [8, 16, 32, 64, 128, 256];
 
+/// Numbers of a weight that is made anew as a whole.
+const MOST_WHOLE: usize = 1 << 18;
 /// Elements up to which a weight is asked of the operation, and channels of its input.
 const MOST_ELEMENTS: usize = 1 << 22;
 
@@ -97,7 +97,7 @@ pub(crate) fn laws(case: &Case<'_>) -> Vec<Law> {
     if laws.is_empty() {
         laws.extend(sample.orders());
         laws.extend(sample.blocks(case));
-        laws.extend(sample.rounded());
+        laws.extend(sample.rounded(case));
         laws.extend(sample.accumulated());
     }
     if laws.is_empty() {
@@ -115,13 +115,9 @@ pub(crate) fn laws(case: &Case<'_>) -> Vec<Law> {
 /// Laws that were fitted on the wrong outputs, where those are a part: the others are as they should be.
 fn on_wrong_outputs(case: &Case<'_>, laws: &[Law]) -> Vec<Law> {
     let output = Subject::output(case);
-    let mut parts = output::wrong_parts(&output, case);
     // Which positions are wrong by chance says nothing of the weight.
-    if let Some(positions) = parts.first_mut() {
-        *positions = Set::all(positions.has.len());
-    }
-    let Some(on) = OnPart::of(&output, &parts) else { return Vec::new() };
-    let near = |law: &Law| law.predicted(case, case.fitted).is_some_and(|value| output.is_near(&value));
+    let Some((on, _)) = OnPart::along(case, |axis| axis > 0) else { return Vec::new() };
+    let near = |law: &Law| output.is_near_by(law, case);
     let of_all = laws.iter().filter(|law| law.is_everywhere() && !near(law));
     of_all.map(|law| on.put(law.clone())).filter(near).collect()
 }
@@ -131,7 +127,9 @@ pub(crate) fn functions(case: &Case<'_>) -> Vec<Law> {
     Sample::of(case).map_or_else(Vec::new, |sample| {
         let mut laws = sample.functions(case);
         if laws.is_empty() {
-            laws.extend(sample.in_bytes(case));
+            // Steps of other rows are told by the whole weight.
+            let weight = weight_of(case, case.fitted).filter(|weight| weight.len() <= MOST_WHOLE);
+            laws.extend(sample.kept_as(case, &bytes::ways(), weight.as_ref()).into_iter().map(|(.., law)| law));
         }
         laws
     })

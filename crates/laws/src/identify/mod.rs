@@ -9,6 +9,7 @@ mod choice;
 mod context;
 mod embedding;
 mod experts;
+mod heads;
 mod joined;
 mod linear;
 mod memory;
@@ -25,9 +26,11 @@ mod scales;
 mod shares;
 mod slots;
 mod softmax;
+mod statistics;
 mod subject;
 mod sums;
 mod terms;
+mod vector;
 
 use ndarray::ArrayD;
 
@@ -74,9 +77,9 @@ pub(crate) fn further_laws(case: &Case<'_>) -> Vec<Law> {
     }
     laws.extend(part::laws(case, &of_kind));
     let output = subject::Subject::output(case);
+    laws.extend(products::laws(&output, case));
     laws.extend(memory::laws(&output, case));
     laws.extend(replaced::laws(&output, case));
-    laws.extend(products::laws(&output, case));
     // Caches are read in another layout than they are written in more often than otherwise.
     let is_of_cache = matches!(case.kind, Kind::Probs | Kind::Context);
     if is_of_cache && laws.is_empty() {
@@ -90,7 +93,8 @@ pub(crate) fn further_laws(case: &Case<'_>) -> Vec<Law> {
     }
     // Of sums of attention's probabilities there is more to say than terms.
     if case.kind != Kind::Probs && case.has_time() {
-        laws.extend(sums::sparse(&output, case, "the output", 2, &terms::terms));
+        let most = if case.kind == Kind::Gate { 3 } else { 2 };
+        laws.extend(sums::sparse(&output, case, "the output", most, &terms::terms));
     }
     if laws.is_empty() && !is_of_cache {
         laws.extend(memory::of_operands(case));
@@ -141,8 +145,7 @@ fn whole(case: &Case<'_>) -> Vec<Law> {
 fn on_a_part(case: &Case<'_>, output: &subject::Subject) -> Vec<Law> {
     let parts = output::wrong_parts(output, case);
     let Some(on) = OnPart::of(output, &parts) else { return Vec::new() };
-    let is_near = |law: &Law| law.predicted(case, case.fitted).is_some_and(|value| output.is_near(&value));
-    whole(case).into_iter().map(|law| on.put(law)).filter(is_near).collect()
+    whole(case).into_iter().map(|law| on.put(law)).filter(|law| output.is_near_by(law, case)).collect()
 }
 
 /// A part of an output on which a law may hold, with what is right elsewhere.
@@ -160,6 +163,15 @@ impl OnPart {
         let is_whole = parts.iter().all(Set::is_all) || parts.len() != output.right.ndim();
         let mask = output::inside(output.right.shape(), parts);
         (!is_whole && bits <= DEAR).then_some(OnPart { mask, support, bits })
+    }
+
+    /// The part of these axes on which an operation's output is wrong, all of the others; with its sets.
+    pub(crate) fn along(case: &Case<'_>, is_of: impl Fn(usize) -> bool) -> Option<(OnPart, Vec<Set>)> {
+        let output = subject::Subject::output(case);
+        let parts = output::wrong_parts(&output, case).into_iter().enumerate();
+        let parts: Vec<Set> =
+            parts.map(|(axis, part)| if is_of(axis) { part } else { Set::all(part.has.len()) }).collect();
+        Some((OnPart::of(&output, &parts)?, parts))
     }
 
     /// Other values in this part, the right ones elsewhere.
@@ -186,9 +198,14 @@ pub(crate) fn wrong(place: &Place) -> ArrayD<bool> {
     further_off(&place.right, &place.own, place.noise())
 }
 
+/// Of each slice along an axis whether a value in it is wrong.
+pub(crate) fn any_along(wrong: &ArrayD<bool>, axis: usize) -> Vec<Option<bool>> {
+    wrong.axis_iter(ndarray::Axis(axis)).map(|slice| Some(slice.iter().any(|is| *is))).collect()
+}
+
 /// The first slice along an axis in which a value is wrong; 0 where none is.
 pub(crate) fn first_along(wrong: &ArrayD<bool>, axis: usize) -> usize {
-    wrong.axis_iter(ndarray::Axis(axis)).position(|slice| slice.iter().any(|is| *is)).unwrap_or(0)
+    any_along(wrong, axis).iter().position(|is| *is == Some(true)).unwrap_or(0)
 }
 
 /// Which values differ by more than an error of this share.

@@ -18,8 +18,9 @@ use self::divisor::{FEWEST_ROWS, different, divisor_laws};
 use self::gain::gain_laws;
 use self::rounded::rounded;
 use crate::case::{Case, Place};
-use crate::fit::{ROOM, dot, factor, least_squares};
+use crate::fit::{ROOM, factor, least_squares};
 use crate::identify::aliased::aliased;
+use crate::identify::statistics::mean_square;
 use crate::law::{Form, Law, Parameters, Status};
 use crate::number::{Measured, NUMBER};
 
@@ -88,6 +89,17 @@ struct Right {
     bias: Vec<f64>,
 }
 
+/// A place's output, made of what is right there and of the rows of its input.
+fn output_of(
+    case: &Case<'_>,
+    at: usize,
+    made: impl FnOnce(&Right, Array2<f64>) -> Option<Array2<f64>>,
+) -> Option<ArrayD<f64>> {
+    let (place, right) = (case.places.get(at)?, Right::of(case, at)?);
+    let out = made(&right, matrix(place.inputs.first()?)?)?;
+    out.to_shape(place.right.raw_dim()).ok().map(|out| out.into_owned())
+}
+
 /// What a norm makes of its input before its gain: the input, or less its mean.
 fn centred(x: &Array2<f64>) -> Array2<f64> {
     let mut out = x.clone();
@@ -96,10 +108,6 @@ fn centred(x: &Array2<f64>) -> Array2<f64> {
         row.mapv_inplace(|x| x - mean);
     }
     out
-}
-
-pub(crate) fn mean_square(row: &[f64]) -> f64 {
-    dot(row, row) / row.len() as f64
 }
 
 impl Right {

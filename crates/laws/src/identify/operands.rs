@@ -13,12 +13,15 @@ use crate::identify::aliased::aliased;
 use crate::identify::first_along;
 use crate::identify::output::roundings::{digits, roundings_of};
 use crate::identify::scales::{self, Reading};
+use crate::identify::statistics::{SIZES, Statistic, largest, largest_size, mean, root_mean_square};
+use crate::identify::subject::by_slice;
 use crate::law::{Form, Law};
 use crate::number::Measured;
 
 /// Ways to read a tensor of this shape, with their words and prices.
 pub(crate) fn readings(shape: &[usize]) -> Vec<(String, f64, Reading)> {
-    let mut all: Vec<(String, f64, Reading)> = Vec::new();
+    let mut all: Vec<(String, f64, Reading)> =
+        beside(shape).into_iter().map(|(words, reading)| (words, 5.0, reading)).collect();
     let mut each = |words: &str, f: fn(f64) -> f64| {
         all.push((words.to_owned(), 5.0, Arc::new(move |x: &ArrayD<f64>| Some(x.mapv(f)))));
     };
@@ -37,14 +40,13 @@ pub(crate) fn readings(shape: &[usize]) -> Vec<(String, f64, Reading)> {
         let mean = row.iter().sum::<f64>() / row.len() as f64;
         row.iter_mut().for_each(|x| *x -= mean);
     });
-    of_rows("over the root mean square of its row", over_root_mean_square);
     of_rows("over the length of its row", |row| over(row, |row| row.iter().map(|x| x * x).sum::<f64>().sqrt()));
     of_rows("over the largest size in its row", |row| {
-        over(row, |row| row.iter().fold(0.0, |most: f64, x| most.max(x.abs())));
+        over(row, largest_size);
     });
     of_rows("over the sum of its row", |row| over(row, |row| row.iter().sum()));
     of_rows("less the largest of its row", |row| {
-        let most = row.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        let most = largest(row);
         row.iter_mut().for_each(|x| *x -= most);
     });
     of_rows("held within plus and minus the largest of its row (with its sign)", |row| {
@@ -56,18 +58,14 @@ pub(crate) fn readings(shape: &[usize]) -> Vec<(String, f64, Reading)> {
         row.iter_mut().for_each(|x| *x = x.clamp(-most, most));
     });
     of_rows("through a log softmax of its row", |row| {
-        let most = row.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        let most = largest(row);
         let all = most + row.iter().map(|x| (x - most).exp()).sum::<f64>().ln();
         row.iter_mut().for_each(|x| *x -= all);
     });
     of_rows("through a softmax of its row", softmax);
     let rank = shape.len();
     for (axis, &n) in shape.iter().enumerate() {
-        let name = match (axis, rank) {
-            (0, _) => "position",
-            (1, 3) => "head",
-            _ => "channel",
-        };
+        let name = name_of(axis, rank);
         if n < 2 {
             continue;
         }
@@ -75,22 +73,6 @@ pub(crate) fn readings(shape: &[usize]) -> Vec<(String, f64, Reading)> {
             all.push((words, 5.0, Arc::new(move |x: &ArrayD<f64>| picked(x, axis, &of))));
         };
         let some = |f: &dyn Fn(usize) -> usize| (0..n).map(|i| Some(f(i))).collect::<Vec<_>>();
-        order(format!("with its {name}s in reverse"), some(&|i| n - 1 - i));
-        order(format!("of {name} i-1, around the end"), some(&|i| (i + n - 1) % n));
-        order(format!("of {name} i+1, around the end"), some(&|i| (i + 1) % n));
-        if axis == 0 {
-            order("of the position before (the first: itself)".into(), some(&|i| i.saturating_sub(1)));
-            order(
-                "of the position before (nothing before the first)".into(),
-                (0..n).map(|i| i.checked_sub(1)).collect(),
-            );
-            order("of the next position (the last: itself)".into(), some(&|i| (i + 1).min(n - 1)));
-            order(
-                "of the next position (nothing behind the last)".into(),
-                (0..n).map(|i| (i + 1 < n).then_some(i + 1)).collect(),
-            );
-            order("of the first position".into(), some(&|_| 0));
-        }
         for block in [2, 4, 8, 16] {
             if block < n {
                 order(format!("of the first of each {block} {name}s"), some(&|i| i / block * block));
@@ -148,6 +130,63 @@ pub(crate) fn readings(shape: &[usize]) -> Vec<(String, f64, Reading)> {
     all
 }
 
+/// What one of an axis of an operand is called.
+fn name_of(axis: usize, rank: usize) -> &'static str {
+    match (axis, rank) {
+        (0, _) => "position",
+        (1, 3) => "head",
+        _ => "channel",
+    }
+}
+
+/// Readings that may also be added to a tensor of this shape: of what stands beside each number, and of its row.
+pub(crate) fn beside(shape: &[usize]) -> Vec<(String, Reading)> {
+    let mut all: Vec<(String, Reading)> = Vec::new();
+    let statistics: [Statistic; 3] = [
+        ("averaged over its row", mean),
+        ("as the root mean square of its row", root_mean_square),
+        ("as the largest of its row", largest),
+    ];
+    for (words, f) in statistics {
+        let made = move |x: &ArrayD<f64>| Some(by_row(x, |row| row.fill(f(row))));
+        all.push((words.into(), Arc::new(made)));
+    }
+    all.push(("over the root mean square of its row".into(), Arc::new(|x| Some(by_row(x, over_root_mean_square)))));
+    for (axis, &n) in shape.iter().enumerate().filter(|(_, n)| **n > 1) {
+        let name = name_of(axis, shape.len());
+        let mut order = |words: String, of: &dyn Fn(usize) -> Option<usize>| {
+            let from: Vec<Option<usize>> = (0..n).map(of).collect();
+            all.push((words, Arc::new(move |x: &ArrayD<f64>| picked(x, axis, &from))));
+        };
+        order(format!("with its {name}s in reverse"), &|i| Some(n - 1 - i));
+        order(format!("of {name} i-1, around the end"), &|i| Some((i + n - 1) % n));
+        order(format!("of {name} i+1, around the end"), &|i| Some((i + 1) % n));
+        if axis == 0 {
+            order("of the position before (the first: itself)".into(), &|i| Some(i.saturating_sub(1)));
+            order("of the position before (nothing before the first)".into(), &|i| i.checked_sub(1));
+            order("of the next position (the last: itself)".into(), &|i| Some((i + 1).min(n - 1)));
+            order("of the next position (nothing behind the last)".into(), &|i| (i + 1 < n).then_some(i + 1));
+            order("of the first position".into(), &|_| Some(0));
+        }
+    }
+    if shape.first().is_some_and(|n| *n > 1) {
+        type Share = fn(usize) -> f64;
+        let sums: [(&str, Share); 2] = [("summed", |_| 1.0), ("averaged", |count| 1.0 / count as f64)];
+        for (done, share) in sums {
+            let made = move |x: &ArrayD<f64>| {
+                let mut sum = x.clone();
+                sum.accumulate_axis_inplace(Dimension(0), |before, here| *here += before);
+                let shares: Vec<f64> = (1..=x.shape()[0]).map(share).collect();
+                by_slice(&sum, 0, &shares, |x, by| x * by)
+            };
+            all.push((format!("{done} over the positions so far"), Arc::new(made)));
+        }
+        let mean = |x: &ArrayD<f64>| Some(x.mean_axis(Dimension(0))?.broadcast(x.raw_dim())?.to_owned());
+        all.push(("averaged over all positions".into(), Arc::new(mean)));
+    }
+    all
+}
+
 /// Ways to read the rows of positions from the first that is wrong on: those of a first chunk again, or one that stays.
 fn later_readings(case: &Case<'_>, shape: &[usize]) -> Vec<(String, f64, Reading)> {
     let Some(at) = case.axes.iter().position(|axis| matches!(axis, Axis::Token | Axis::Query)) else {
@@ -176,7 +215,7 @@ fn later_readings(case: &Case<'_>, shape: &[usize]) -> Vec<(String, f64, Reading
 
 /// A row over its root mean square.
 pub(crate) fn over_root_mean_square(row: &mut [f64]) {
-    over(row, |row| (row.iter().map(|x| x * x).sum::<f64>() / row.len() as f64).sqrt());
+    over(row, root_mean_square);
 }
 
 fn over(row: &mut [f64], f: impl Fn(&[f64]) -> f64) {
@@ -250,7 +289,7 @@ pub(crate) fn laws(case: &Case<'_>) -> Vec<Law> {
         // Norms and products know what else they may read.
         if !matches!(case.kind, Kind::Norm | Kind::Linear) {
             recorded(case, &mut offers, operand, name);
-            scaled(case, &mut offers, operand, name);
+            together(case, &mut offers, operand, name, &scaled());
             if input.len() <= SEARCHED && offers.laws.is_empty() {
                 rounded(&mut offers, operand, name);
             }
@@ -259,7 +298,7 @@ pub(crate) fn laws(case: &Case<'_>) -> Vec<Law> {
             functions(case, &mut offers, operand, name);
         }
         if offers.laws.is_empty() {
-            recorded_in_part(case, &mut offers, operand, name);
+            together(case, &mut offers, operand, name, &in_part());
         }
     }
     if case.kind == Kind::Gate && count == 2 && offers.laws.is_empty() {
@@ -315,26 +354,37 @@ fn recorded(case: &Case<'_>, offers: &mut Offers<'_>, operand: usize, name: &'st
     }
 }
 
-/// An operand with the scales of another tensor, row by row.
-fn scaled(case: &Case<'_>, offers: &mut Offers<'_>, operand: usize, name: &'static str) {
+/// What an operand and another tensor of its extents are read as together, in words before and behind the other's name.
+type Together = ([String; 2], f64, Arc<dyn Fn(&ArrayD<f64>, &ArrayD<f64>) -> Option<ArrayD<f64>> + Send + Sync>);
+
+/// An operand that is read together with another tensor: in one of these ways.
+fn together(case: &Case<'_>, offers: &mut Offers<'_>, operand: usize, name: &'static str, ways: &[Together]) {
     let others: Vec<String> = instead(case, case.fitted, operand).map(|(other, _)| other).collect();
-    for (other, (called, size)) in others.iter().flat_map(|other| scales::SIZES.map(|size| (other.clone(), size))) {
-        let words =
-            format!("{name} read with the scales of {other}: each row times the {called} of that one's over its own");
+    for (other, ([before, behind], bits, made)) in
+        others.iter().flat_map(|other| ways.iter().map(move |way| (other, way)))
+    {
+        let (known, made) = (other.clone(), made.clone());
         let made = move |case: &Case<'_>, place: usize| {
             let mut inputs = case.places[place].inputs.clone();
-            let (_, of) = instead(case, place, operand).find(|(name, _)| *name == other)?;
-            inputs[operand] = scales::of_another(&inputs[operand], &of, size)?;
+            let (_, of) = instead(case, place, operand).find(|(name, _)| *name == known)?;
+            inputs[operand] = made(&inputs[operand], &of)?;
             case.operation.apply(place, &inputs)
         };
-        offers.offer(Form::OperationInput, words, 11.0, made);
+        offers.offer(Form::OperationInput, format!("{name} read {before} {other}{behind}"), *bits, made);
     }
 }
 
-/// Another tensor in a part of an operand's channels: a buffer that is not yet written to its end.
-fn recorded_in_part(case: &Case<'_>, offers: &mut Offers<'_>, operand: usize, name: &'static str) {
-    let shape = case.first().inputs[operand].shape();
-    let Some(&width) = shape.last().filter(|width| **width > 1) else { return };
+/// Each row with the scale of another tensor's.
+fn scaled() -> Vec<Together> {
+    let way = |(called, size): Statistic| -> Together {
+        let behind = format!(": each row times the {called} of that one's over its own");
+        (["with the scales of".into(), behind], 11.0, Arc::new(move |x, of| scales::of_another(x, of, size)))
+    };
+    SIZES.into_iter().map(way).collect()
+}
+
+/// Another tensor in a part of the channels: a buffer that is not yet written to its end.
+fn in_part() -> Vec<Together> {
     type Part = fn(usize, usize) -> bool;
     let parts: [(&str, Part); 4] = [
         ("the first half of its channels", |c, n| c < n / 2),
@@ -342,22 +392,18 @@ fn recorded_in_part(case: &Case<'_>, offers: &mut Offers<'_>, operand: usize, na
         ("even channels", |c, _| c % 2 == 0),
         ("odd channels", |c, _| c % 2 == 1),
     ];
-    let others: Vec<String> = instead(case, case.fitted, operand).map(|(other, _)| other).collect();
-    for other in others {
-        for (on, is_on) in parts {
-            let known = other.clone();
-            let made = move |case: &Case<'_>, place: usize| {
-                let mut inputs = case.places[place].inputs.clone();
-                let (_, of) = instead(case, place, operand).find(|(name, _)| *name == known)?;
-                let last = Dimension(of.ndim() - 1);
-                for channel in (0..width).filter(|channel| is_on(*channel, width)) {
-                    inputs[operand].index_axis_mut(last, channel).assign(&of.index_axis(last, channel));
-                }
-                case.operation.apply(place, &inputs)
-            };
-            offers.offer(Form::OperationInput, format!("{name} read from {other} in {on}"), 10.0, made);
-        }
-    }
+    let way = |(on, is_on): (&str, Part)| -> Together {
+        let made = move |x: &ArrayD<f64>, of: &ArrayD<f64>| {
+            let (mut out, last) = (x.clone(), Dimension(x.ndim().checked_sub(1)?));
+            let width = x.len_of(last);
+            for channel in (0..width).filter(|channel| width > 1 && is_on(*channel, width)) {
+                out.index_axis_mut(last, channel).assign(&of.index_axis(last, channel));
+            }
+            Some(out)
+        };
+        (["from".into(), format!(" in {on}")], 10.0, Arc::new(made))
+    };
+    parts.into_iter().map(way).collect()
 }
 
 /// Tensors that are tried in the place of each of two operands.
@@ -431,7 +477,7 @@ fn both_held(case: &Case<'_>, offers: &mut Offers<'_>) {
         if rest.is_nan() || rest > FIRST * before {
             continue;
         }
-        for number in [Measured::new(at, 1e-5 * at.abs()).number(), Measured::new(at, 0.0).plain()] {
+        for number in Measured::searched(at) {
             let said = format!("gate read as x {of_gate} {0}, up as x {of_up} {0}", number.words);
             let bits = 10.0 + number.bits;
             let limit = number.value;
@@ -481,7 +527,9 @@ fn functions(case: &Case<'_>, offers: &mut Offers<'_>, operand: usize, name: &'s
         let reading: Reading = Arc::new(move |x: &ArrayD<f64>| Some(x.mapv(|x| f(x))));
         offers.offer(Form::OperationInput, said, function.bits, with(operand, reading));
     }
-    for (words, of) in terms_of(first.inputs[operand].shape()) {
+    let one: (String, Reading) = ("one".into(), Arc::new(|x| Some(ArrayD::ones(x.raw_dim()))));
+    let terms = beside(first.inputs[operand].shape()).into_iter().map(|(words, of)| (format!("itself {words}"), of));
+    for (words, of) in std::iter::once(one).chain(terms) {
         let plus = |c: f64| -> Reading {
             let of = of.clone();
             Arc::new(move |x: &ArrayD<f64>| Some(x + &(of(x)? * c)))
@@ -495,12 +543,7 @@ fn functions(case: &Case<'_>, offers: &mut Offers<'_>, operand: usize, name: &'s
         if rest > FIRST * before || is_factor() {
             continue;
         }
-        let numbers = [
-            Measured::new(at, 2e-3 * at.abs()).simple(),
-            Some(Measured::new(at, 1e-5 * at.abs()).number()),
-            Some(Measured::new(at, 0.0).plain()),
-        ];
-        for number in numbers.into_iter().flatten() {
+        for number in Measured::searched(at) {
             let said = format!("{name} read plus {} times {words}", number.words);
             if offers.offer(Form::OperationInput, said, 9.0 + number.bits, with(operand, plus(number.value))).is_some()
             {
@@ -516,43 +559,3 @@ const LIMITS: usize = 41;
 const MOST_SHARE: f64 = 4.0;
 /// Of the error a term may leave after a first look.
 const FIRST: f64 = 1e-3;
-
-/// What may be added to a tensor of this shape, in some share.
-fn terms_of(shape: &[usize]) -> Vec<(&'static str, Reading)> {
-    let of_row = |f: fn(&[f64]) -> f64| -> Reading {
-        Arc::new(move |x: &ArrayD<f64>| {
-            Some(by_row(x, |row| {
-                let of = f(row);
-                row.fill(of);
-            }))
-        })
-    };
-    let mean = |row: &[f64]| row.iter().sum::<f64>() / row.len() as f64;
-    let mut all: Vec<(&'static str, Reading)> = vec![
-        ("one", Arc::new(|x: &ArrayD<f64>| Some(ArrayD::ones(x.raw_dim())))),
-        ("the mean of its row", of_row(mean)),
-        (
-            "the root mean square of its row",
-            of_row(|row| (row.iter().map(|x| x * x).sum::<f64>() / row.len() as f64).sqrt()),
-        ),
-        ("the largest of its row", of_row(|row| row.iter().copied().fold(f64::NEG_INFINITY, f64::max))),
-    ];
-    if let Some(&n) = shape.first().filter(|n| **n > 1) {
-        let moved = |of: Vec<Option<usize>>| -> Reading { Arc::new(move |x: &ArrayD<f64>| picked(x, 0, &of)) };
-        all.push(("that of the position before", moved((0..n).map(|i| i.checked_sub(1)).collect())));
-        all.push(("that of the next position", moved((0..n).map(|i| (i + 1 < n).then_some(i + 1)).collect())));
-        all.push(("that of the first position", moved(vec![Some(0); n])));
-        let so_far = |x: &ArrayD<f64>| {
-            let mut out = x.clone();
-            for i in 1..out.shape()[0] {
-                let before = out.index_axis(Dimension(0), i - 1).to_owned();
-                let mut here = out.index_axis_mut(Dimension(0), i);
-                here += &before;
-            }
-            out.outer_iter_mut().enumerate().for_each(|(i, mut row)| row.mapv_inplace(|x| x / (i + 1) as f64));
-            Some(out)
-        };
-        all.push(("the mean of the positions so far", Arc::new(so_far)));
-    }
-    all
-}

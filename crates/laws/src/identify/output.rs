@@ -20,7 +20,7 @@ use self::sources::{mixtures, not_cleared, orders, sources};
 use crate::case::{Axis, Case};
 use crate::describe::set::{Set, describe as describe_set};
 use crate::identify::subject::Subject;
-use crate::identify::{cells, further_off};
+use crate::identify::{any_along, cells, further_off};
 use crate::law::{Law, Support};
 
 /// The laws of a subject.
@@ -61,11 +61,7 @@ fn of_view(subject: &Subject, case: &Case<'_>) -> Vec<Law> {
 /// The parts of each axis on which the subject is wrong, where that is told by its slices.
 pub(crate) fn wrong_parts(subject: &Subject, case: &Case<'_>) -> Vec<Set> {
     let wrong = further_off(&subject.right, &subject.own, subject.noise);
-    let part = |(at, axis): (usize, &Axis)| {
-        let meant: Vec<Option<bool>> =
-            wrong.axis_iter(Dimension(at)).map(|slice| Some(slice.iter().any(|wrong| *wrong))).collect();
-        describe_set(&meant, *axis, case.tokens_of(*axis))
-    };
+    let part = |(at, axis): (usize, &Axis)| describe_set(&any_along(&wrong, at), *axis, case.tokens_of(*axis));
     subject.axes.iter().enumerate().map(part).collect()
 }
 

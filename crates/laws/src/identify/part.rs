@@ -6,8 +6,8 @@ use ndarray::{Array2, ArrayD, Axis as Dimension};
 
 use crate::case::{Axis, Case, Kind, Operation, OtherWeight, Place};
 use crate::describe::set::describe as describe_set;
-use crate::identify::DEAR;
 use crate::identify::subject::Subject;
+use crate::identify::{DEAR, any_along};
 use crate::law::{Law, Support};
 
 /// Whether each row of the output is made of the same rows of the operands.
@@ -39,8 +39,7 @@ pub(crate) fn laws(case: &Case<'_>, of: &dyn Fn(&Case<'_>) -> Vec<Law>) -> Vec<L
 fn along(case: &Case<'_>, at: usize, of: &dyn Fn(&Case<'_>) -> Vec<Law>) -> Vec<Law> {
     let (first, axis) = (case.first(), case.axes[at]);
     let wrong = crate::identify::wrong(first);
-    let meant: Vec<Option<bool>> =
-        wrong.axis_iter(Dimension(at)).map(|slice| Some(slice.iter().any(|wrong| *wrong))).collect();
+    let meant = any_along(&wrong, at);
     let set = describe_set(&meant, axis, case.tokens_of(axis));
     let rows: Vec<usize> = (0..meant.len()).filter(|&row| set.has[row]).collect();
     if set.is_all() || set.bits > DEAR || rows.len() < if at == 0 { FEWEST } else { 1 } {
@@ -68,8 +67,7 @@ fn along(case: &Case<'_>, at: usize, of: &dyn Fn(&Case<'_>) -> Vec<Law>) -> Vec<
         inside.add(axis, set.words.clone());
         Law { words, bits: law.bits + set.bits + 2.0, predict: Arc::new(predict), ..law }.on(inside)
     };
-    let is_near = |law: &Law| law.predicted(case, case.fitted).is_some_and(|value| subject.is_near(&value));
-    of(&part).into_iter().map(wrapped).filter(is_near).collect()
+    of(&part).into_iter().map(wrapped).filter(|law| subject.is_near_by(law, case)).collect()
 }
 
 /// These slices of every place; those of `around` as far as they have as many.
@@ -83,28 +81,13 @@ fn part_of<'c>(case: &Case<'_>, rows: &[usize], axis: usize, operation: &'c Part
         let inputs: Option<Vec<ArrayD<f64>>> = place.inputs.iter().map(picked).collect();
         let around = place.around.iter().filter_map(|(name, x)| Some((name.clone(), picked(x)?))).collect();
         let (right, own) = (picked(&place.right)?, picked(&place.own)?);
-        places.push(Place {
-            layer: place.layer,
-            step: place.step,
-            inputs: inputs?,
-            right,
-            own,
-            tolerance: place.tolerance,
-            around,
-        });
+        places.push(Place { inputs: inputs?, right, own, around, ..*place });
     }
-    Some(Case {
-        kind: case.kind,
-        axes: case.axes.clone(),
-        places,
-        tokens: match axis {
-            0 => case.tokens.as_ref().and_then(|tokens| rows.iter().map(|row| tokens.get(*row).copied()).collect()),
-            _ => case.tokens.clone(),
-        },
-        operation,
-        fitted: case.fitted,
-        begun: case.begun,
-    })
+    let tokens = match axis {
+        0 => case.tokens.as_ref().and_then(|tokens| rows.iter().map(|row| tokens.get(*row).copied()).collect()),
+        _ => case.tokens.clone(),
+    };
+    Some(Case { tokens, ..case.at(places, operation) })
 }
 
 /// The operation on some slices along an axis: the others are what was recorded.

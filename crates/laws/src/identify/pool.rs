@@ -6,8 +6,7 @@ use half::bf16;
 
 use crate::case::{Axis, Case};
 use crate::describe::choice;
-use crate::describe::set::describe as describe_set;
-use crate::describe::source::describe as describe_source;
+use crate::describe::source::{Piece, pieces};
 use crate::number::Measured;
 
 /// A vector, made of the right one at a place.
@@ -70,29 +69,25 @@ pub(super) fn found(case: &Case<'_>, own: &[f64], measured: &[Measured]) -> Opti
         }
     };
     let places: Vec<Option<(usize, usize)>> = measured.iter().enumerate().map(place).collect::<Option<_>>()?;
-    let (mut words, mut bits, mut pieces) = (Vec::new(), 4.0, Vec::new());
-    for (of, (name, vector)) in all.iter().enumerate() {
-        let meant: Vec<Option<bool>> = places.iter().map(|at| at.map(|(which, _)| which == of)).collect();
-        if !meant.contains(&Some(true)) {
-            continue;
-        }
-        let set = describe_set(&meant, Axis::Channel, None);
-        let from: Vec<Option<usize>> =
-            places.iter().map(|at| at.filter(|(which, _)| *which == of).map(|(_, i)| i)).collect();
-        let source = describe_source(&from, vector.len().max(own.len()), Axis::Channel);
-        bits += set.bits + source.bits + choice(all.len());
-        if of > 0 || !source.is_itself {
-            let on = set.words.clone().unwrap_or_else(|| "all channels".to_owned());
+    let counts: Vec<usize> = all.iter().map(|(_, vector)| vector.len()).collect();
+    let (mut words, mut bits) = (Vec::new(), 4.0);
+    let pieces = pieces(&places, &counts, Axis::Channel);
+    for Piece { of, on, source } in &pieces {
+        let name = &all[*of].0;
+        bits += on.bits + source.bits + choice(all.len());
+        if *of > 0 || !source.is_itself {
+            let on = on.words.as_deref().unwrap_or("all channels");
             words.push(match source.is_itself {
                 true => format!("{on} have those of {name}"),
                 false => format!("{on} have that of {} of {name} (i: the channel)", source.words),
             });
         }
-        pieces.push((of, name.clone(), set.has, source.from));
     }
     if words.is_empty() || pieces.len() > MOST_PIECES || bits > DEAR {
         return None;
     }
+    let named = |piece: Piece| (piece.of, all[piece.of].0.clone(), piece.on.has, piece.source.from);
+    let pieces: Vec<(usize, String, Vec<bool>, Vec<usize>)> = pieces.into_iter().map(named).collect();
     let of: Made = Arc::new(move |case, at, own| {
         let all = vectors(case, at, own);
         let mut out = own.to_vec();

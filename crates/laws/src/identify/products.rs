@@ -4,26 +4,30 @@ use std::sync::Arc;
 
 use ndarray::{Array2, ArrayD};
 
-use super::norm::{mean_square, product};
+use super::norm::product;
 use super::replaced::others;
 use crate::case::{Axis, Case};
 use crate::describe::set::describe as describe_set;
 use crate::describe::table::describe as describe_table;
 use crate::fit::{ROOM, factor, weighed};
-use crate::identify::subject::Subject;
+use crate::identify::statistics::{self, mean_square};
+use crate::identify::subject::{Subject, two};
 use crate::law::{Form, Law};
-use crate::number::Measured;
+use crate::number::{Measured, Number};
 
 /// A part of the channels that is dearer to say is none.
 const DEAR: f64 = 40.0;
+
+/// What is made of an element of a vector.
+type OfElement = fn(f64) -> f64;
 
 /// A factor for each channel, of what the model has.
 #[derive(Clone)]
 struct Gain {
     words: String,
     bits: f64,
-    /// The vector, by its name; none is a factor of one.
-    vector: Option<(String, bool)>,
+    /// The vector, by its name, and what is made of its elements; none is a factor of one.
+    vector: Option<(String, OfElement)>,
     /// On which channels; elsewhere it is one.
     has: Vec<bool>,
 }
@@ -31,18 +35,9 @@ struct Gain {
 impl Gain {
     fn values(&self, case: &Case<'_>, place: usize) -> Option<Vec<f64>> {
         let n = self.has.len();
-        let Some((name, divides)) = &self.vector else { return Some(vec![1.0; n]) };
+        let Some((name, f)) = &self.vector else { return Some(vec![1.0; n]) };
         let vector = case.operation.vector(place, n, name)?;
-        let of = |(v, has): (&f64, &bool)| {
-            if !has {
-                1.0
-            } else if *divides {
-                1.0 / v
-            } else {
-                *v
-            }
-        };
-        Some(vector.iter().zip(&self.has).map(of).collect())
+        Some(vector.iter().zip(&self.has).map(|(v, has)| if *has { f(*v) } else { 1.0 }).collect())
     }
 }
 
@@ -57,21 +52,24 @@ struct Rows {
     of: Factors,
 }
 
-/// The subject as a product.
+/// The subject as a product: its rows, those of its heads, and its slices along any other axis.
 pub(super) fn laws(subject: &Subject, case: &Case<'_>) -> Vec<Law> {
-    match subject.axes[..] {
-        [_, _] if subject.right.ndim() == 2 => {}
+    let mut views: Vec<Subject> = Vec::new();
+    if subject.axes.len() == 3 && subject.right.ndim() == 3 {
         // Each head has rows of its own.
-        [_, _, _] => {
-            let by_head =
-                subject.as_matrix(vec![Axis::Row, Axis::Dim], |shape| Some(shape.iter().rev().skip(1).product()));
-            return by_head.map_or_else(Vec::new, |rows| laws(&rows, case));
-        }
-        _ => return Vec::new(),
+        let rows = |shape: &[usize]| Some(shape.iter().rev().skip(1).product());
+        views.extend(subject.as_matrix(vec![Axis::Row, Axis::Dim], rows));
     }
-    let two = |x: &ArrayD<f64>| x.clone().into_dimensionality::<ndarray::Ix2>().ok();
+    views.extend((0..subject.axes.len()).map(|axis| subject.by_slices(axis)));
+    let found = views.iter().map(|view| of_matrix(view, case)).find(|laws| !laws.is_empty());
+    found.unwrap_or_default()
+}
+
+/// The subject `[T,F]` as a product.
+fn of_matrix(subject: &Subject, case: &Case<'_>) -> Vec<Law> {
     let Some(own) = two(&subject.own) else { return Vec::new() };
     let mut sources = vec![(None, subject.right.clone())];
+    // Other tensors stand as the subject does in its first view alone.
     sources.extend(others(case, case.fitted, &subject.right).map(|(name, x)| (Some(name), x)));
     let mut laws = Vec::new();
     for (name, source) in sources {
@@ -111,11 +109,13 @@ fn gains(case: &Case<'_>, measured: &[Measured]) -> Vec<Gain> {
         if vector.iter().any(|v| *v == 0.0 || !v.is_finite()) {
             continue;
         }
-        for divides in [false, true] {
-            let of: Vec<f64> = vector.iter().map(|v| if divides { 1.0 / v } else { *v }).collect();
-            let said = if divides { format!("over {name}") } else { format!("times {name}") };
+        type Way = (&'static str, f64, OfElement);
+        let ways: [Way; 3] = [("times", 8.0, |v| v), ("over", 8.0, |v| 1.0 / v), ("times 1 plus", 10.0, |v| 1.0 + v)];
+        for (way, price, f) in ways {
+            let of: Vec<f64> = vector.iter().map(|v| f(*v)).collect();
+            let (said, known) = (format!("{way} {name}"), Some((name.clone(), f)));
             if fits(&of) {
-                all.push(Gain { words: said, bits: 8.0, vector: Some((name.clone(), divides)), has: every.clone() });
+                all.push(Gain { words: said, bits: price, vector: known, has: every.clone() });
                 continue;
             }
             // On some channels: elsewhere the factor is one number, and so is the scale that rows and channels share.
@@ -139,7 +139,7 @@ fn gains(case: &Case<'_>, measured: &[Measured]) -> Vec<Gain> {
             let set = describe_set(&meant, Axis::Channel, None);
             let Some(on) = set.words.clone().filter(|_| set.bits <= DEAR) else { continue };
             let words = format!("{said} in {on}");
-            all.push(Gain { words, bits: 9.0 + set.bits, vector: Some((name.clone(), divides)), has: set.has });
+            all.push(Gain { words, bits: price + 1.0 + set.bits, vector: known, has: set.has });
         }
     }
     all
@@ -183,7 +183,7 @@ fn rows_of(x: &Array2<f64>, measured: &[Measured], axis: Axis, case: &Case<'_>) 
             });
         }
     }
-    all.extend(over_statistics(x, measured));
+    all.extend(of_statistics(x, measured));
     if let Some(table) = describe_table(measured, axis, Some(1.0), case.tokens_of(axis)) {
         let values = table.values;
         all.push(Rows {
@@ -195,38 +195,43 @@ fn rows_of(x: &Array2<f64>, measured: &[Measured], axis: Axis, case: &Case<'_>) 
     all
 }
 
-/// Over a size of the row and an epsilon beside it, perhaps times a number.
-fn over_statistics(x: &Array2<f64>, measured: &[Measured]) -> Vec<Rows> {
-    type Size = (&'static str, f64, fn(&[f64]) -> f64);
-    let sizes: [Size; 4] = [
-        ("root mean square", 1.0, |row| mean_square(row).sqrt()),
-        ("length", 2.0, |row| (row.len() as f64 * mean_square(row)).sqrt()),
-        ("largest size", 2.0, |row| row.iter().fold(0.0, |most, x| most.max(x.abs()))),
-        ("mean size", 2.0, |row| row.iter().map(|x| x.abs()).sum::<f64>() / row.len() as f64),
-    ];
+/// A number times a statistic of the row, or over the statistic, perhaps with an epsilon beside it.
+fn of_statistics(x: &Array2<f64>, measured: &[Measured]) -> Vec<Rows> {
     // 1/m = (s + e)/c
     let over: Vec<Measured> = measured.iter().map(|m| m.inverse()).collect();
     let ones = vec![1.0; over.len()];
-    let mut all = Vec::new();
-    for (words, bits, f) in sizes {
+    let mut all: Vec<Rows> = Vec::new();
+    for (words, f) in statistics::plain() {
         let of: Vec<f64> = x.rows().into_iter().map(|row| f(&row.to_vec())).collect();
+        let mut offer = |said: String, epsilon: &Number, times: &Number, made: fn(f64, f64, f64) -> f64| {
+            let (c, e) = (times.value, epsilon.value);
+            if c == 0.0 || !of.iter().zip(measured).all(|(s, m)| m.may_be(made(*s, c, e))) {
+                return;
+            }
+            let plus = if e == 0.0 { String::new() } else { format!(" plus {}", epsilon.words) };
+            let scaled = if c == 1.0 { String::new() } else { format!(", times {}", times.words) };
+            let price = |number: &Number, usual: f64| if number.value == usual { 0.0 } else { number.bits };
+            all.push(Rows {
+                words: format!("{said}{plus}{scaled}"),
+                // Without an epsilon it is a reading of each row, and what is done behind it.
+                bits: if e == 0.0 { 10.0 } else { 6.0 } + price(epsilon, 0.0) + price(times, 1.0),
+                of: Arc::new(move |x| Some(x.rows().into_iter().map(|row| made(f(&row.to_vec()), c, e)).collect())),
+            });
+        };
+        let factor = |m: &Measured, s: f64| Measured::new(m.value * s, m.error * s.abs());
+        let mean =
+            |by: fn(f64) -> f64| Measured::mean(measured.iter().zip(&of).map(|(m, s)| factor(m, by(*s)))).number();
+        let nothing = Number { value: 0.0, words: "0".into(), bits: 0.0 };
+        if of.iter().all(|s| *s != 0.0) {
+            offer(format!("over the {words} of its row"), &nothing, &mean(|s| s), |s, c, e| c / (s + e));
+            offer(format!("times the {words} of its row"), &nothing, &mean(|s| 1.0 / s), |s, c, _| c * s);
+        }
         let Some(fit) = weighed(&[&of, &ones], &over) else { continue };
         let [slope, rest] = fit.coefficients[..] else { continue };
-        if slope.may_be(0.0) || rest.may_be(0.0) || rest.value * slope.value < 0.0 {
-            continue;
+        if !slope.may_be(0.0) && !rest.may_be(0.0) && rest.value * slope.value > 0.0 {
+            let (times, epsilon) = (slope.inverse().number(), rest.over(slope).number());
+            offer(format!("over the {words} of its row"), &epsilon, &times, |s, c, e| c / (s + e));
         }
-        let (times, epsilon) = (slope.inverse().number(), rest.over(slope).number());
-        let (c, e) = (times.value, epsilon.value);
-        let made = move |s: f64| c / (s + e);
-        if !of.iter().zip(measured).all(|(s, m)| m.may_be(made(*s))) {
-            continue;
-        }
-        let scaled = if c == 1.0 { String::new() } else { format!(", times {}", times.words) };
-        all.push(Rows {
-            words: format!("over the {words} of its row plus {}{scaled}", epsilon.words),
-            bits: 4.0 + bits + epsilon.bits + if c == 1.0 { 0.0 } else { times.bits },
-            of: Arc::new(move |x| Some(x.rows().into_iter().map(|row| made(f(&row.to_vec()))).collect())),
-        });
     }
     all
 }

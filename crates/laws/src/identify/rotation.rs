@@ -17,9 +17,8 @@ use crate::case::{Axis, Case, Place};
 use crate::describe::set::{Set, describe as describe_set};
 use crate::describe::table::describe as describe_table;
 use crate::fit::ROOM;
-use crate::identify::output::wrong_parts;
-use crate::identify::subject::Subject;
-use crate::identify::{OnPart, further_off};
+use crate::identify::after::Offers;
+use crate::identify::{OnPart, any_along, further_off};
 use crate::law::{Form, Law, Status, Support};
 use crate::number::{Measured, SURE};
 
@@ -50,6 +49,17 @@ impl Right {
         None
     }
 
+    /// The angle of a position and a pair.
+    pub(super) fn angle(&self, t: usize, pair: usize) -> f64 {
+        t as f64 * self.frequencies[pair].value
+    }
+
+    /// What a pair is combined by where these are its sine and its cosine.
+    pub(super) fn by_sine(&self, t: usize, pair: usize, sine: f64, cosine: f64) -> Matrix {
+        let (sin, cos) = (self.magnitude[[t, pair]] * sine, self.magnitude[[t, pair]] * cosine);
+        [cos, -sin, sin, cos]
+    }
+
     fn angles(&self, position: impl Fn(usize) -> f64, frequency: impl Fn(usize) -> f64) -> Array2<Complex<f64>> {
         let at =
             |(t, pair): (usize, usize)| Complex::from_polar(self.magnitude[[t, pair]], position(t) * frequency(pair));
@@ -62,6 +72,47 @@ const EXACT: f64 = 1e-9;
 
 fn positions(n: usize) -> Vec<f64> {
     (0..n).map(|t| t as f64).collect()
+}
+
+/// What a pair (x1, x2) is combined by: y1 = a x1 + b x2, y2 = c x1 + d x2.
+pub(super) type Matrix = [f64; 4];
+
+/// A place's output where each position and pair is combined by a matrix, made of what is right.
+pub(super) fn combined(place: &Place, of: &dyn Fn(&Right, usize, usize) -> Option<Matrix>) -> Option<ArrayD<f64>> {
+    let right = Right::of(place)?;
+    combined_of(place, &right, &|t, j| of(&right, t, j))
+}
+
+/// The same, where it is known what is right.
+pub(super) fn combined_of(
+    place: &Place,
+    right: &Right,
+    of: &dyn Fn(usize, usize) -> Option<Matrix>,
+) -> Option<ArrayD<f64>> {
+    let (x, mut out) = operands(place, &place.right)?;
+    let (rows, heads, _) = x.dim();
+    (right.magnitude.dim() == (rows, right.pairing.first.len())).then_some(())?;
+    for t in 0..rows {
+        for (j, (&first, &second)) in right.pairing.first.iter().zip(&right.pairing.second).enumerate() {
+            let [a, b, c, d] = of(t, j)?;
+            for h in 0..heads {
+                let (x1, x2) = (x[[t, h, first]], x[[t, h, second]]);
+                (out[[t, h, first]], out[[t, h, second]]) = (a * x1 + b * x2, c * x1 + d * x2);
+            }
+        }
+    }
+    Some(out.into_dyn())
+}
+
+/// Takes up a law by which each position and pair is combined by a matrix, where it is one.
+pub(super) fn offer_pairs(
+    offers: &mut Offers<'_>,
+    form: Form,
+    words: String,
+    bits: f64,
+    of: impl Fn(&Right, usize, usize) -> Option<Matrix> + Send + Sync + 'static,
+) {
+    offers.offer(form, words, bits, move |case, at| combined(&case.places[at], &of));
 }
 
 /// Input and output of a place.
@@ -131,8 +182,7 @@ pub(crate) fn laws(case: &Case<'_>) -> Vec<Law> {
     let first = case.first();
     let (Some(right), Some((x, own))) = (Right::of(first), operands(first, &first.own)) else { return Vec::new() };
     let wrong = further_off(&first.right, &first.own, first.noise());
-    let meant: Vec<Option<bool>> =
-        wrong.axis_iter(Dimension(1)).map(|head| Some(head.iter().any(|wrong| *wrong))).collect();
+    let meant = any_along(&wrong, 1);
     let heads = describe_set(&meant, Axis::Head, None);
     let every = Set::all(meant.len());
     let mut laws = Vec::new();
@@ -160,12 +210,8 @@ pub(crate) fn laws(case: &Case<'_>) -> Vec<Law> {
 
 /// The laws of the wrong positions alone, where these are a part.
 fn of_some_positions(case: &Case<'_>, right: &Right, x: &Array3<f64>, own: &Array3<f64>) -> Vec<Law> {
-    let output = Subject::output(case);
-    let mut parts = wrong_parts(&output, case);
-    let Some((positions, others)) = parts.split_first_mut() else { return Vec::new() };
-    others.iter_mut().for_each(|part| *part = Set::all(part.has.len()));
-    let has = positions.has.clone();
-    let Some(on) = OnPart::of(&output, &parts) else { return Vec::new() };
+    let Some((on, parts)) = OnPart::along(case, |axis| axis == 0) else { return Vec::new() };
+    let has = parts[0].has.clone();
     let every = Set::all(x.shape()[1]);
     let of: Vec<usize> = (0..x.shape()[1]).collect();
     let mut laws = Vec::new();

@@ -5,14 +5,14 @@ mod dimensions;
 use std::f64::consts::PI;
 use std::sync::Arc;
 
-use ndarray::{Array2, Array3, ArrayD};
+use ndarray::ArrayD;
 
-use crate::case::{Case, Place};
+use crate::case::Case;
 use crate::describe::function::{Function, Of, fitting};
 use crate::fit::{ROOM, least_squares, nmse};
 use crate::identify::after::Offers;
 use crate::identify::output::roundings::digits;
-use crate::identify::rotation::{Right, operands};
+use crate::identify::rotation::{Matrix, Right, combined, combined_of, offer_pairs, operands};
 use crate::law::{Form, Law};
 use crate::number::{Measured, Number};
 
@@ -29,12 +29,10 @@ pub(crate) fn laws(case: &Case<'_>) -> Vec<Law> {
     series(&mut offers);
     // An id is large: no turns are counted up to it.
     offers.offer(Form::RotationPosition, "the token's id stands for its position", 6.0, |case, at| {
-        let place = &case.places[at];
-        let (right, tokens) = (Right::of(place)?, case.tokens.as_ref()?);
-        let (rows, pairs) = right.magnitude.dim();
-        (tokens.len() == rows).then_some(())?;
-        let angle = Array2::from_shape_fn((rows, pairs), |(t, j)| f64::from(tokens[t]) * right.frequencies[j].value);
-        turned(place, &right, &angle, &angle)
+        let tokens = case.tokens.as_ref()?;
+        combined(&case.places[at], &|right, t, j| {
+            turned(right, t, j, [f64::from(*tokens.get(t)?) * right.frequencies[j].value; 2])
+        })
     });
     // A bias that is added behind, and not turned with what it belongs to.
     let width = case.first().right.shape().iter().skip(1).product();
@@ -70,20 +68,15 @@ pub(crate) fn laws(case: &Case<'_>) -> Vec<Law> {
         ("the one before", |i, _| i.saturating_sub(1)),
         ("the first", |_, _| 0),
     ];
-    for (a, (one, of_first)) in maps.iter().enumerate() {
-        for (b, (other, of_second)) in maps.iter().enumerate().filter(|(b, _)| *b != a) {
-            let (of_first, of_second) = (*of_first, *of_second);
+    for (a, (one, of_first)) in maps.into_iter().enumerate() {
+        for (b, (other, of_second)) in maps.into_iter().enumerate().filter(|(b, _)| *b != a) {
             let said = format!(
                 "the first of each pair is turned by the angle of pair: {one}; the second by that of pair: {other}"
             );
             let bits = 6.0 + 2.0 * ((a > 0) as u8 + (b > 0) as u8) as f64;
-            offers.offer(Form::RotationMatrix, said, bits, move |case, at| {
-                let place = &case.places[at];
-                let right = Right::of(place)?;
-                let angle = right.all_angles();
-                let pick =
-                    |f: fn(usize, usize) -> usize| Array2::from_shape_fn(angle.dim(), |(t, j)| angle[[t, f(j, pairs)]]);
-                (angle.ncols() == pairs).then(|| turned(place, &right, &pick(of_first), &pick(of_second)))?
+            offer_pairs(&mut offers, Form::RotationMatrix, said, bits, move |right, t, j| {
+                let angle = |pair: usize| Some(t as f64 * right.frequencies.get(pair)?.value);
+                turned(right, t, j, [angle(of_first(j, pairs))?, angle(of_second(j, pairs))?])
             });
         }
     }
@@ -112,15 +105,9 @@ fn other_leg(x: f64) -> f64 {
 
 /// Another sine and another cosine of the right angles.
 fn of_table(offers: &mut Offers<'_>, words: String, bits: f64, sine: Of, cosine: Of) {
-    offers.offer(Form::RotationMatrix, words, bits, move |case, at| {
-        let place = &case.places[at];
-        let right = Right::of(place)?;
-        let angle = right.all_angles();
-        combined(place, &right, &|t, j| {
-            let by = right.magnitude[[t, j]];
-            let (sin, cos) = (by * sine(angle[[t, j]]), by * cosine(angle[[t, j]]));
-            [cos, -sin, sin, cos]
-        })
+    offer_pairs(offers, Form::RotationMatrix, words, bits, move |right, t, j| {
+        let angle = right.angle(t, j);
+        Some(right.by_sine(t, j, sine(angle), cosine(angle)))
     });
 }
 
@@ -138,9 +125,7 @@ fn layouts(offers: &mut Offers<'_>) {
     ];
     // The memory of a table read some numbers off, or with its extents exchanged: where a position and a pair are found, by how many positions there are.
     type Moved = fn(usize, usize, usize, usize) -> usize;
-    let moved: [(&str, Moved); 6] = [
-        ("of the position before (the first: its own)", |t, j, _, n| t.saturating_sub(1) * n + j),
-        ("of the next position", |t, j, _, n| (t + 1) * n + j),
+    let moved: [(&str, Moved); 4] = [
         ("one element late in its memory", |t, j, _, n| t * n + j + 1),
         ("one element early in its memory", |t, j, _, n| (t * n + j).saturating_sub(1)),
         ("as memory of pairs by positions", |t, j, rows, n| (t * n + j) % rows * n + (t * n + j) / rows),
@@ -150,34 +135,21 @@ fn layouts(offers: &mut Offers<'_>) {
         for (what, of_sine, of_cosine) in
             [("the sine", true, false), ("the cosine", false, true), ("the angle", true, true)]
         {
-            let said = format!("{what} is read {words}");
-            offers.offer(Form::RotationMatrix, said, 8.0, move |case, at| {
-                let place = &case.places[at];
-                let right = Right::of(place)?;
+            offer_pairs(offers, Form::RotationMatrix, format!("{what} is read {words}"), 8.0, move |right, t, j| {
                 let (rows, n) = right.magnitude.dim();
-                let angle = |at: usize| (at / n) as f64 * right.frequencies[at % n].value;
-                combined(place, &right, &|t, j| {
-                    let (own, other) = (angle(t * n + j), angle(at_memory(t, j, rows, n)));
-                    let by = right.magnitude[[t, j]];
-                    let sin = by * if of_sine { other } else { own }.sin();
-                    let cos = by * if of_cosine { other } else { own }.cos();
-                    [cos, -sin, sin, cos]
-                })
+                let (own, there) = (right.angle(t, j), at_memory(t, j, rows, n));
+                let other = right.angle(there / n, there % n);
+                let (sine, cosine) = (if of_sine { other } else { own }, if of_cosine { other } else { own });
+                Some(right.by_sine(t, j, sine.sin(), cosine.cos()))
             });
         }
     }
     for (words, cosine, sine) in layouts {
         let said = format!("each position's table has {words}");
-        offers.offer(Form::RotationMatrix, said, 7.0, move |case, at| {
-            let place = &case.places[at];
-            let right = Right::of(place)?;
-            let (angle, n) = (right.all_angles(), right.frequencies.len());
-            let held = |t: usize, at: usize| if at < n { angle[[t, at]].cos() } else { angle[[t, at - n]].sin() };
-            combined(place, &right, &|t, j| {
-                let by = right.magnitude[[t, j]];
-                let (cos, sin) = (by * held(t, cosine(j, n)), by * held(t, sine(j, n)));
-                [cos, -sin, sin, cos]
-            })
+        offer_pairs(offers, Form::RotationMatrix, said, 7.0, move |right, t, j| {
+            let n = right.frequencies.len();
+            let held = |at: usize| if at < n { right.angle(t, at).cos() } else { right.angle(t, at - n).sin() };
+            Some(right.by_sine(t, j, held(sine(j, n)), held(cosine(j, n))))
         });
     }
 }
@@ -200,8 +172,8 @@ fn functions_of_angles(case: &Case<'_>, right: &Right, offers: &mut Offers<'_>) 
     let before = nmse(&first.right, &first.own);
     let near = offers.near;
     let left = |f: &dyn Fn(f64) -> f64| {
-        let angle = angle.mapv(f);
-        turned(first, right, &angle, &angle).map_or(f64::INFINITY, |value| nmse(&value, &first.own))
+        let value = combined_of(first, right, &|t, j| turned(right, t, j, [f(angle[[t, j]]); 2]));
+        value.map_or(f64::INFINITY, |value| nmse(&value, &first.own))
     };
     let mut all = fitting(&values, before, near, &|| case.has_time(), &left);
     let mut of_a_turn: Vec<(String, f64, Of)> = vec![("{} taken for degrees".into(), 6.0, Arc::new(f64::to_radians))];
@@ -217,11 +189,8 @@ fn functions_of_angles(case: &Case<'_>, right: &Right, offers: &mut Offers<'_>) 
     all.extend(of_a_turn.into_iter().map(|(words, bits, f)| Function::new(words, bits, f)));
     for function in all {
         let (said, f) = (format!("angles are {}", function.of("the right ones")), function.f);
-        offers.offer(Form::RotationFrequency, said, function.bits, move |case, at| {
-            let place = &case.places[at];
-            let right = Right::of(place)?;
-            let angle = right.all_angles().mapv(|x| f(x));
-            turned(place, &right, &angle, &angle)
+        offer_pairs(offers, Form::RotationFrequency, said, function.bits, move |right, t, j| {
+            turned(right, t, j, [f(right.angle(t, j)); 2])
         });
     }
 }
@@ -251,50 +220,20 @@ fn series(offers: &mut Offers<'_>) {
         for (sines, sine) in SINE.iter().enumerate() {
             for (cosines, cosine) in COSINE.iter().enumerate().filter(|(cosines, _)| cosines.abs_diff(sines) <= 1) {
                 let said = format!("sine is {sine} and cosine {cosine}, a being {of}");
-                offers.offer(Form::RotationMatrix, said, 10.0, move |case, at| {
-                    let place = &case.places[at];
-                    let right = Right::of(place)?;
-                    let angle = right.all_angles().mapv(bring);
-                    combined(place, &right, &|t, j| {
-                        let (a, by) = (angle[[t, j]], right.magnitude[[t, j]]);
-                        let sin = by * summed(a, 1, a, sines + 1);
-                        let cos = by * summed(1.0, 0, a, cosines + 1);
-                        [cos, -sin, sin, cos]
-                    })
+                offer_pairs(offers, Form::RotationMatrix, said, 10.0, move |right, t, j| {
+                    let a = bring(right.angle(t, j));
+                    Some(right.by_sine(t, j, summed(a, 1, a, sines + 1), summed(1.0, 0, a, cosines + 1)))
                 });
             }
         }
     }
 }
 
-/// Pairs turned: the first of each by one angle, the second by another.
-fn turned(place: &Place, right: &Right, one: &Array2<f64>, other: &Array2<f64>) -> Option<ArrayD<f64>> {
-    let coefficients = |t: usize, j: usize| {
-        let by = right.magnitude[[t, j]];
-        let ((s1, c1), (s2, c2)) = (one[[t, j]].sin_cos(), other[[t, j]].sin_cos());
-        [by * c1, -by * s1, by * s2, by * c2]
-    };
-    combined(place, right, &coefficients)
-}
-
-/// y1 = a x1 + b x2, y2 = c x1 + d x2 for each position and pair.
-fn combined(place: &Place, right: &Right, of: &dyn Fn(usize, usize) -> [f64; 4]) -> Option<ArrayD<f64>> {
-    let (x, due) = operands(place, &place.right)?;
-    if right.magnitude.dim() != (x.shape()[0], right.pairing.first.len()) {
-        return None;
-    }
-    let mut out: Array3<f64> = due;
-    for t in 0..x.shape()[0] {
-        for (j, (&first, &second)) in right.pairing.first.iter().zip(&right.pairing.second).enumerate() {
-            let [a, b, c, d] = of(t, j);
-            for h in 0..x.shape()[1] {
-                let (x1, x2) = (x[[t, h, first]], x[[t, h, second]]);
-                out[[t, h, first]] = a * x1 + b * x2;
-                out[[t, h, second]] = c * x1 + d * x2;
-            }
-        }
-    }
-    Some(out.into_dyn())
+/// A pair turned: the first of it by one angle, the second by another.
+fn turned(right: &Right, t: usize, j: usize, [one, other]: [f64; 2]) -> Option<Matrix> {
+    let by = right.magnitude[[t, j]];
+    let ((s1, c1), (s2, c2)) = (one.sin_cos(), other.sin_cos());
+    Some([by * c1, -by * s1, by * s2, by * c2])
 }
 
 /// Coefficients of sines and cosines, the same everywhere: y1 = (a cos + b sin) x1 + (c cos + d sin) x2, and so for y2.
@@ -351,14 +290,10 @@ fn of_coefficients(case: &Case<'_>, right: &Right) -> Option<(Law, ArrayD<f64>)>
     let bits = 6.0 + numbers.iter().filter(|n| n.value != 0.0).map(|n| n.bits).sum::<f64>();
     let listed = values.clone();
     let law = Law::new(Form::RotationMatrix, words, bits, move |case, at| {
-        let place = &case.places[at];
-        let right = Right::of(place)?;
-        let angle = right.all_angles();
-        combined(place, &right, &|t, j| {
-            let (sin, cos) = angle[[t, j]].sin_cos();
-            let by = right.magnitude[[t, j]];
+        combined(&case.places[at], &|right, t, j| {
+            let ((sin, cos), by) = (right.angle(t, j).sin_cos(), right.magnitude[[t, j]]);
             let of = |at: usize| by * (values[at] * cos + values[at + 1] * sin);
-            [of(0), of(2), of(4), of(6)]
+            Some([of(0), of(2), of(4), of(6)])
         })
     });
     let law = law.with("coefficients", listed);

@@ -4,13 +4,7 @@ use std::sync::Arc;
 
 use ndarray::{Array2, ArrayD};
 
-/// A size of a row.
-pub(super) type Size = (&'static str, fn(&[f64]) -> f64);
-pub(super) const SIZES: [Size; 3] = [
-    ("largest size", |row| row.iter().fold(0.0, |most: f64, x| most.max(x.abs()))),
-    ("root mean square", |row| (row.iter().map(|x| x * x).sum::<f64>() / row.len().max(1) as f64).sqrt()),
-    ("mean size", |row| row.iter().map(|x| x.abs()).sum::<f64>() / row.len().max(1) as f64),
-];
+use crate::identify::statistics::SIZES;
 
 /// A tensor as rows of its last axis.
 fn rows_of(x: &ArrayD<f64>) -> Option<Array2<f64>> {

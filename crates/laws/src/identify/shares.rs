@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
-use ndarray::{Array2, ArrayD};
+use ndarray::Array2;
 
 use crate::case::Case;
 use crate::describe::choice;
 use crate::identify::after::{Offers, by_row, softmax};
+use crate::identify::subject::two;
 use crate::law::{Form, Law};
 
 /// Scores `[T,E]` made positive.
@@ -104,10 +105,6 @@ fn divisors(experts: usize, tokens: usize) -> Vec<(String, f64, Divisor)> {
         all.push((words, 8.0, Arc::new(move |p, c, t, _| of_first(p, c, t))));
     }
     all
-}
-
-fn two(x: &ArrayD<f64>) -> Option<Array2<f64>> {
-    x.clone().into_dimensionality().ok()
 }
 
 /// The scores of a place, and the experts that the candidate has chosen there.

@@ -15,6 +15,7 @@ use crate::case::Case;
 use crate::fit::{nmse, search};
 use crate::identify::after::Offers;
 use crate::identify::attention::{Right, cube};
+use crate::identify::statistics::{largest, over_sum, powers};
 use crate::identify::subject::Subject;
 use crate::identify::sums::sparse;
 use crate::law::{Form, Law};
@@ -23,11 +24,8 @@ use crate::number::Measured;
 /// What a row's scores are made into before they are divided.
 type OfScores = (&'static str, fn(&[f64]) -> Vec<f64>);
 const FUNCTIONS: [OfScores; 15] = [
-    ("exp(s)", |s| s.iter().map(|s| s.exp()).collect()),
-    ("exp(s - largest)", |s| {
-        let most = s.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-        s.iter().map(|s| (s - most).exp()).collect()
-    }),
+    ("exp(s)", |s| powers(s, 0.0)),
+    ("exp(s - largest)", |s| powers(s, largest(s))),
     ("sigmoid(s)", |s| s.iter().map(|s| 1.0 / (1.0 + (-s).exp())).collect()),
     ("relu(s)", |s| s.iter().map(|s| s.max(0.0)).collect()),
     ("relu(s)^2", |s| s.iter().map(|s| s.max(0.0).powi(2)).collect()),
@@ -38,7 +36,7 @@ const FUNCTIONS: [OfScores; 15] = [
     ("1 + elu(s)", |s| s.iter().map(|s| if *s < 0.0 { s.exp() } else { 1.0 + s }).collect()),
     ("exp(s) of the positive part", |s| s.iter().map(|s| s.max(0.0).exp()).collect()),
     ("2^floor(x) (1 + x - floor(x)) of x = (s - largest)/ln 2 (a line between powers of 2)", |s| {
-        let most = s.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        let most = largest(s);
         s.iter().map(|s| between_powers((s - most) / std::f64::consts::LN_2)).collect()
     }),
     ("2^floor(x) (1 + x - floor(x)) of x = s/ln 2 (a line between powers of 2)", |s| {
@@ -94,13 +92,10 @@ pub(crate) fn laws(case: &Case<'_>) -> Vec<Law> {
             let (f, by) = (*f, *by);
             let words = format!("probabilities are {function}, {divisor} (right: exp(s), divided by their sum)");
             let form = if a < 2 { Form::Denominator } else { Form::ScoreFunction };
-            offers.offer(form, words, 7.0 + a.min(4) as f64, move |case, at| {
-                let right = Right::of(&case.places[at])?;
-                Some(of_rows(&right, |row, seen, scores| {
-                    let values = f(scores);
-                    let by = by(&values, seen.iter().position(|s| *s == row));
-                    values.into_iter().map(|x| x / by).collect()
-                }))
+            offer_rows(&mut offers, form, words, 7.0 + a.min(4) as f64, move |row, seen, scores| {
+                let values = f(scores);
+                let by = by(&values, seen.iter().position(|s| *s == row));
+                values.into_iter().map(|x| x / by).collect()
             });
         }
     }
@@ -115,25 +110,17 @@ pub(crate) fn laws(case: &Case<'_>) -> Vec<Law> {
     for (whose, is_undivided) in undivided {
         for (is_less_most, called) in [(true, "exp(s - largest)"), (false, "exp(s)")] {
             let words = format!("the weight of {whose} is not divided by the sum: it is {called}");
-            offers.offer(Form::Denominator, words, 9.0, move |case, at| {
-                let right = Right::of(&case.places[at])?;
-                Some(of_rows(&right, |row, seen, scores| {
-                    let most = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-                    let less = if is_less_most { most } else { 0.0 };
-                    let of: Vec<f64> = scores.iter().map(|s| (s - less).exp()).collect();
-                    let sum: f64 = of.iter().sum();
-                    let each = |(x, key): (f64, &usize)| if is_undivided(row, *key) { x } else { x / sum };
-                    of.into_iter().zip(seen).map(each).collect()
-                }))
+            offer_rows(&mut offers, Form::Denominator, words, 9.0, move |row, seen, scores| {
+                let of = powers(scores, if is_less_most { largest(scores) } else { 0.0 });
+                let sum: f64 = of.iter().sum();
+                let each = |(x, key): (f64, &usize)| if is_undivided(row, *key) { x } else { x / sum };
+                of.into_iter().zip(seen).map(each).collect()
             });
         }
     }
     let keys = case.first().own.shape().last().copied().unwrap_or(0);
     for (words, bits, of) in over_blocks(keys).into_iter().chain(uneven(keys)) {
-        offers.offer(Form::Denominator, words, bits, move |case, at| {
-            let right = Right::of(&case.places[at])?;
-            Some(of_rows(&right, |row, seen, scores| of(row, seen, scores)))
-        });
+        offer_rows(&mut offers, Form::Denominator, words, bits, move |row, seen, scores| of(row, seen, scores));
     }
     let mut laws = offers.laws;
     if laws.is_empty() {
@@ -147,12 +134,10 @@ pub(crate) fn laws(case: &Case<'_>) -> Vec<Law> {
 fn by_bits(case: &Case<'_>, offers: &mut Offers<'_>) {
     let made = |right: &Right, moved: f64, is_less_most: bool| {
         of_rows(right, |_, _, scores| {
-            let most = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+            let most = largest(scores);
             let less = if is_less_most { most } else { 0.0 };
             let each = |s: &f64| between_powers((s - less) / std::f64::consts::LN_2 + moved);
-            let of: Vec<f64> = scores.iter().map(each).collect();
-            let sum: f64 = of.iter().sum();
-            of.into_iter().map(|x| x / sum).collect()
+            over_sum(scores.iter().map(each).collect())
         })
     };
     let first = case.first();
@@ -185,6 +170,17 @@ const WORTH_A_LOOK: f64 = 1e-3;
 
 /// Probabilities of a row: of its number, the keys that are seen, and their scores.
 pub(super) type OfRow = Arc<dyn Fn(usize, &[usize], &[f64]) -> Vec<f64> + Send + Sync>;
+
+/// Takes up a law by which each row is made of the keys that are seen and their scores, where it is one.
+fn offer_rows(
+    offers: &mut Offers<'_>,
+    form: Form,
+    words: String,
+    bits: f64,
+    of: impl Fn(usize, &[usize], &[f64]) -> Vec<f64> + Send + Sync + 'static,
+) {
+    offers.offer(form, words, bits, move |case, at| Some(of_rows(&Right::of(&case.places[at])?, &of)));
+}
 
 /// Probabilities of each row, made of the keys that are seen and their scores.
 fn of_rows(right: &Right, f: impl Fn(usize, &[usize], &[f64]) -> Vec<f64>) -> ArrayD<f64> {

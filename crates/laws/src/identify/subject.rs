@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ndarray::{Array2, ArrayD, Axis as Dimension};
+use ndarray::{Array2, Array3, ArrayD, Axis as Dimension};
 
 use crate::case::{Axis, Case};
 use crate::law::{Form, Law, Support};
@@ -74,6 +74,23 @@ impl Subject {
         })
     }
 
+    /// The subject as a matrix that has a row for each slice along an axis, and all else of the slice in it.
+    pub(crate) fn by_slices(&self, axis: usize) -> Subject {
+        let (right_at, shape_at, output) = (self.right_at.clone(), self.right_at.clone(), self.output.clone());
+        let flat = move |x: &ArrayD<f64>| rows(x, axis).into_dyn();
+        Subject {
+            axes: vec![self.axes[axis], Axis::Channel],
+            right: flat(&self.right),
+            own: flat(&self.own),
+            right_at: Arc::new(move |case, place| Some(flat(&right_at(case, place)?))),
+            output: Arc::new(move |case, place, value| {
+                let rows = value.into_dimensionality::<ndarray::Ix2>().ok()?;
+                output(case, place, from_rows(rows, shape_at(case, place)?.shape(), axis)?)
+            }),
+            ..self.clone()
+        }
+    }
+
     /// Whether it is the operation's output itself.
     pub(crate) fn is_output(&self) -> bool {
         self.form.is_none()
@@ -117,6 +134,11 @@ impl Subject {
         left <= (NEAR * self.noise * self.noise).max(SHARE * crate::fit::nmse(&self.right, &self.own))
     }
 
+    /// Whether a law gives a value that is near enough at the place of a case that laws are fitted on.
+    pub(crate) fn is_near_by(&self, law: &Law, case: &Case<'_>) -> bool {
+        law.predicted(case, case.fitted).is_some_and(|value| self.is_near(&value))
+    }
+
     /// The support of a law along one axis.
     pub(crate) fn support(axis: Axis, words: Option<String>) -> Support {
         let mut support = Support::default();
@@ -152,6 +174,16 @@ impl Support {
             [&self.heads, &self.positions, &self.channels].into_iter().flatten().map(String::as_str).collect();
         if parts.is_empty() { String::new() } else { format!(" ({})", parts.join("; ")) }
     }
+}
+
+/// A tensor as a matrix; `None` where it is none.
+pub(crate) fn two(x: &ArrayD<f64>) -> Option<Array2<f64>> {
+    x.clone().into_dimensionality().ok()
+}
+
+/// A tensor of three axes; `None` where it has others.
+pub(crate) fn cube(x: &ArrayD<f64>) -> Option<Array3<f64>> {
+    x.clone().into_dimensionality().ok()
 }
 
 /// The slices of a tensor along an axis, each as a row.

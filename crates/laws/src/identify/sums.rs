@@ -2,11 +2,13 @@
 
 use std::sync::Arc;
 
-use ndarray::{ArrayD, Axis as Dimension, concatenate};
+use ndarray::ArrayD;
 
 use crate::case::{Case, Place};
-use crate::fit::{dot, least_squares};
+use crate::fit::least_squares;
+use crate::identify::activation::gelu_tanh;
 use crate::identify::of_recovered;
+use crate::identify::operands::beside;
 use crate::identify::subject::Subject;
 use crate::law::{Form, Law};
 use crate::number::{Measured, Number};
@@ -52,6 +54,9 @@ pub(crate) fn of_two(first: &str, x: &ArrayD<f64>, second: &str, y: &ArrayD<f64>
         let with = |f: &dyn Fn(f64, f64) -> f64| ndarray::Zip::from(a).and(b).map_collect(|a, b| f(*a, *b));
         all.push((format!("{other} times the sigmoid of {one}"), with(&|a, b| b * sigmoid(a))));
         all.push((format!("{other} times tanh of {one}"), with(&|a, b| b * a.tanh())));
+        all.push((format!("{other} times silu of {one}"), with(&|a, b| b * a * sigmoid(a))));
+        all.push((format!("{other} times gelu of {one}"), with(&|a, b| b * gelu_tanh(a))));
+        all.push((format!("{other} times the positive part of {one}"), with(&|a, b| b * a.max(0.0))));
         all.push((format!("tanh of {one}"), a.mapv(f64::tanh)));
         all.push((format!("silu of {one}"), a.mapv(|a| a * sigmoid(a))));
         all.push((format!("the positive part of {one}"), a.mapv(|a| a.max(0.0))));
@@ -60,57 +65,9 @@ pub(crate) fn of_two(first: &str, x: &ArrayD<f64>, second: &str, y: &ArrayD<f64>
     all
 }
 
-/// The tensor at other positions, and what is made of its rows.
+/// What stands beside a tensor's numbers, and what is made of its rows.
 pub(crate) fn moved(name: &str, x: &ArrayD<f64>) -> Vec<(String, ArrayD<f64>)> {
-    let n = x.shape().first().copied().unwrap_or(0);
-    if n < 2 {
-        return Vec::new();
-    }
-    let (first, last) = (Dimension(0), n - 1);
-    let rows = |of: &dyn Fn(usize) -> usize| x.select(first, &(0..n).map(of).collect::<Vec<_>>());
-    let zero = ArrayD::zeros(x.index_axis(first, 0).raw_dim()).insert_axis(first);
-    let but = |range: std::ops::Range<usize>| x.slice_axis(first, range.into());
-    let joined = |parts: [ndarray::ArrayViewD<'_, f64>; 2]| concatenate(first, &parts).unwrap_or_else(|_| x.clone());
-    let mut so_far = x.clone();
-    so_far.accumulate_axis_inplace(first, |before, here| *here += before);
-    let counts: Vec<f64> = (1..=n).map(|n| 1.0 / n as f64).collect();
-    let mean_so_far =
-        crate::identify::subject::by_slice(&so_far, 0, &counts, |x, by| x * by).unwrap_or_else(|| x.clone());
-    let mean = x.mean_axis(first).map(|mean| mean.insert_axis(first));
-    let mut all = vec![
-        (format!("{name} of the position before (nothing before the first)"), joined([zero.view(), but(0..last)])),
-        (format!("{name} of the position before (the first: itself)"), rows(&|i| i.saturating_sub(1))),
-        (format!("{name} of the next position (nothing behind the last)"), joined([but(1..n), zero.view()])),
-        (format!("{name} of the first position"), rows(&|_| 0)),
-        (format!("the sum of {name} so far"), so_far),
-        (format!("the mean of {name} so far"), mean_so_far),
-    ];
-    all.extend(mean.and_then(|mean| {
-        Some((format!("the mean of {name} over all positions"), mean.broadcast(x.raw_dim())?.to_owned()))
-    }));
-    if let [_, width] = *x.shape()
-        && width > 2
-    {
-        let columns = |of: &dyn Fn(usize) -> usize| x.select(Dimension(1), &(0..width).map(of).collect::<Vec<_>>());
-        all.push((format!("{name} of the channel before, around the end"), columns(&|i| (i + width - 1) % width)));
-        all.push((format!("{name} of the next channel, around the end"), columns(&|i| (i + 1) % width)));
-        all.push((format!("{name} with its channels in reverse"), columns(&|i| width - 1 - i)));
-        let size = |row: &[f64]| (dot(row, row) / row.len() as f64).sqrt();
-        let by = |f: &dyn Fn(&[f64]) -> f64, over: bool| {
-            let mut out = x.clone();
-            for mut row in out.axis_iter_mut(first) {
-                let of = f(&row.iter().copied().collect::<Vec<_>>());
-                row.mapv_inplace(|x| if over { x / of } else { of });
-            }
-            out
-        };
-        all.push((format!("{name} over its root mean square"), by(&size, true)));
-        all.push((
-            format!("the mean of each row of {name}"),
-            by(&|row| row.iter().sum::<f64>() / row.len() as f64, false),
-        ));
-    }
-    all
+    beside(x.shape()).into_iter().filter_map(|(words, of)| Some((format!("{name} {words}"), of(x)?))).collect()
 }
 
 /// The named tensors of a place.

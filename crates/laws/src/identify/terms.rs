@@ -37,6 +37,9 @@ pub(crate) fn terms(case: &Case<'_>, at: usize) -> Vec<(String, ArrayD<f64>)> {
     if case.kind == Kind::Embedding {
         all.extend(of_positions(case, at));
     }
+    if case.kind == Kind::Gate {
+        all.push(("one".into(), ArrayD::ones(right.raw_dim())));
+    }
     all.extend(alike);
     all.extend(near);
     for (name, vector) in case.operation.vectors(at, *right.shape().last().unwrap_or(&0)) {

@@ -46,7 +46,7 @@ fn heads_values_and_weights() {
         assert!(law.contains(words), "{law} instead of {words}");
     };
     is(|_, x| context(x, |_, h, s, d| x[1][[s, h % 2, d]]), "h mod 2");
-    is(|_, x| context(x, |_, h, s, d| x[1][[(s + 1).min(T - 1), h / 2, d]]), "position s+1 (never behind the last)");
+    is(|_, x| context(x, |_, h, s, d| x[1][[(s + 1).min(T - 1), h / 2, d]]), "position i+1 (never behind the last)");
     is(|_, x| context(x, |_, h, s, d| if s == 0 { 0.0 } else { x[1][[s, h / 2, d]] }), "(the first position)");
     is(|_, x| context(x, |t, h, s, d| if t == s { 2.0 } else { 1.0 } * x[1][[s, h / 2, d]]), "2");
     is(|_, x| context(x, |t, h, s, d| x[1][[s, h / 2, d]] + if t == s { 0.0 } else { 0.5 }), "none");

@@ -35,7 +35,7 @@ fn erf(x: f64) -> f64 {
     value.copysign(x)
 }
 
-pub(super) fn gelu_tanh(x: f64) -> f64 {
+pub(in crate::identify) fn gelu_tanh(x: f64) -> f64 {
     0.5 * x * (1.0 + ((2.0 / PI).sqrt() * (x + 0.044715 * x * x * x)).tanh())
 }
 

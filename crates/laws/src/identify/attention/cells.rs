@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use ndarray::{Array2, s};
+use ndarray::{Array2, Array3, s};
 
 use super::field::Field;
 use super::scores::scaled;
-use super::{Draft, How, LOG_ROOM, Made, cube};
+use super::{Draft, How, LOG_ROOM, Made};
 use crate::identify::cells::{Cell, Cells};
 use crate::law::Form;
 
@@ -20,74 +20,68 @@ impl How<'_> {
     pub(super) fn rows_of_keys(&mut self, field: &Field) {
         let Some(found) = self.cells_of_keys(field) else { return };
         let Some(cells) = Cells::of(&found) else { return };
-        let words = format!("the keys of each position and key head are {}", cells.words);
+        let words = match &cells.positions {
+            Some(words) => format!("keys of position i are those of {words}"),
+            None => format!("the keys of each position and key head are {}", cells.words),
+        };
         let bits = 5.0 + cells.bits;
-        let made: Made = Arc::new(move |case, at, right| {
-            let [q, k] = &case.places[at].inputs[..] else { return None };
-            scaled(&cube(q)?, &cells.rows(&cube(k)?)?, right)
-        });
+        let made: Made = Arc::new(move |_, _, right| scaled(&right.q, &cells.rows(&right.k)?, right));
         self.offer(Draft::new(Form::ScoreSource, words, bits), made, None, true);
     }
 
-    /// Whose key each is: the constant of each row is told by the key that most of its heads have right.
+    /// Whose key each is. The constant of each row is told by the key that is seen most often: of each row of the cache it is tried whether it is that one, its own
+    /// first.
     fn cells_of_keys(&self, field: &Field) -> Option<Array2<Option<Option<Cell>>>> {
-        let first = self.case.first();
-        let (q, k) = (cube(&first.inputs[0])?, cube(&first.inputs[1])?);
-        let (keys, key_heads, _) = k.dim();
+        let right = self.right;
+        let (keys, key_heads, _) = right.k.dim();
         let (heads, rows, _) = self.own.dim();
         if keys * key_heads > MOST {
             return None;
         }
         let near = LOG_ROOM * field.each();
+        // What every row of the cache gives with every query.
+        let cells: Vec<Cell> = (0..keys).flat_map(|key| (0..key_heads).map(move |head| (key, head))).collect();
+        let score = |h: usize, t: usize, (key, head): Cell| {
+            right.scale[h] * right.q.slice(s![t, h, ..]).dot(&right.k.slice(s![key, head, ..]))
+        };
+        let scores = Array3::from_shape_fn((heads, rows, cells.len()), |(h, t, at)| score(h, t, cells[at]));
+        let given = |h: usize, t: usize, cell: Option<Cell>| {
+            cell.map_or(0.0, |(key, head)| scores[[h, t, key * key_heads + head]])
+        };
         let mut found = Array2::from_elem((keys, key_heads), None);
         for head in 0..key_heads {
-            let of: Vec<usize> = (0..heads).filter(|h| self.right.key_head[*h] == head).collect();
-            // Pairs of keys that are both right have the right difference; the key of most such pairs is right.
-            let is_right = |a: usize, b: usize| {
-                let mut both = of
-                    .iter()
-                    .flat_map(|&h| (0..rows).map(move |t| (h, t)))
-                    .filter(|&(h, t)| field.counted[[h, t, a]] && field.counted[[h, t, b]])
-                    .peekable();
-                both.peek()?;
-                Some(both.all(|(h, t)| {
-                    let own = field.logs[[h, t, a]] - field.logs[[h, t, b]];
-                    let due = self.right.scores[[h, t, a]] - self.right.scores[[h, t, b]];
-                    (own - due).abs() <= near
-                }))
+            let of: Vec<(usize, usize)> = (0..heads)
+                .filter(|h| right.key_head[*h] == head)
+                .flat_map(|h| (0..rows).map(move |t| (h, t)))
+                .collect();
+            let counts = |key: usize| of.iter().filter(|(h, t)| field.counted[[*h, *t, key]]).count();
+            let base = (0..keys).max_by_key(|&key| (counts(key), keys - key))?;
+            let samples: Vec<Vec<(usize, usize)>> = (0..keys)
+                .map(|key| {
+                    let both = |(h, t): &&(usize, usize)| field.counted[[*h, *t, key]] && field.counted[[*h, *t, base]];
+                    let all: Vec<(usize, usize)> = of.iter().filter(both).copied().collect();
+                    let step = all.len().div_ceil(SAMPLE).max(1);
+                    all.into_iter().step_by(step).collect()
+                })
+                .collect();
+            let others = |own: Cell| {
+                let cells = cells.iter().filter(move |cell| **cell != own).map(|cell| Some(*cell));
+                [Some(own), None].into_iter().chain(cells)
             };
-            let count = |a: usize| (0..keys).filter(|&b| b != a && is_right(a, b) == Some(true)).count();
-            let base = (0..keys).max_by_key(|&a| (count(a), keys - a)).filter(|&a| count(a) > 0)?;
-            for key in 0..keys {
-                let all: Vec<(usize, usize)> = of
-                    .iter()
-                    .flat_map(|&h| (0..rows).map(move |t| (h, t)))
-                    .filter(|&(h, t)| field.counted[[h, t, key]] && field.counted[[h, t, base]])
-                    .collect();
-                let step = all.len().div_ceil(SAMPLE).max(1);
-                let sample: Vec<(usize, usize)> = all.into_iter().step_by(step).collect();
-                if sample.is_empty() {
-                    continue;
-                }
-                let is = |score: &dyn Fn(usize, usize) -> f64| {
-                    sample.iter().all(|&(h, t)| {
-                        let own = field.logs[[h, t, key]] - field.logs[[h, t, base]] + self.right.scores[[h, t, base]];
-                        (own - score(h, t)).abs() <= near
-                    })
+            let with_base = |base_is: Option<Cell>| -> Option<Vec<Option<Option<Cell>>>> {
+                let of_key = |key: usize| {
+                    let is = |cell: &Option<Cell>| {
+                        samples[key].iter().all(|&(h, t)| {
+                            let own = field.logs[[h, t, key]] - field.logs[[h, t, base]];
+                            (own - given(h, t, *cell) + given(h, t, base_is)).abs() <= near
+                        })
+                    };
+                    if samples[key].is_empty() { Some(None) } else { others((key, head)).find(is).map(Some) }
                 };
-                let of_cell = |(from, head): Cell| {
-                    let row = k.slice(s![from, head, ..]);
-                    is(&|h, t| self.right.scale[h] * q.slice(s![t, h, ..]).dot(&row))
-                };
-                let mut cells = (0..keys).flat_map(|key| (0..key_heads).map(move |head| (key, head)));
-                found[[key, head]] = Some(if is(&|h, t| self.right.scores[[h, t, key]]) {
-                    Some((key, head))
-                } else if is(&|_, _| 0.0) {
-                    None
-                } else {
-                    Some(cells.find(|&cell| of_cell(cell))?)
-                });
-            }
+                (0..keys).map(of_key).collect()
+            };
+            let all = others((base, head)).filter(|_| self.case.has_time()).find_map(with_base)?;
+            all.into_iter().enumerate().for_each(|(key, cell)| found[[key, head]] = cell);
         }
         Some(found)
     }

@@ -1,8 +1,8 @@
 //! Logarithms of probabilities beside scores, and what is fitted between them.
 
-use ndarray::{Array2, Array3, Axis as Dimension, s};
+use ndarray::{Array3, s};
 
-use super::{LOG_ROOM, centred, one_bool};
+use super::{LOG_ROOM, centred};
 use crate::fit::least_squares;
 use crate::number::Measured;
 
@@ -70,16 +70,6 @@ impl Field {
         (other.left(&(scores * by.value)), by)
     }
 
-    /// The same of one head and its scores `[T,S]`.
-    pub(super) fn against(&self, head: usize, scores: &Array2<f64>) -> (f64, Measured) {
-        let one = |x: &Array3<f64>| x.slice(s![head..head + 1, .., ..]).to_owned();
-        let counted = self.counted.slice(s![head..head + 1, .., ..]).to_owned();
-        let scores = scores.clone().insert_axis(Dimension(0));
-        let field = Field { scores: centred(&scores, &counted), logs: one(&self.logs), counted, noise: self.noise };
-        let by = field.slope(&|_, _| true);
-        (field.left(&(&scores * by.value)), by)
-    }
-
     /// A number for each index of a pair, and the factor of the scores beside it.
     pub(super) fn by_index(
         &self,
@@ -96,54 +86,59 @@ impl Field {
         // The term of the first index is called nothing: one that is the same for all keys changes nothing.
         let indices: Vec<usize> = (0..n).filter(|&i| used[i]).skip(1).collect();
         let base = (0..n).find(|&i| used[i])?;
-        let columns: Vec<Array3<f64>> = indices
-            .iter()
-            .map(|&i| {
-                let one = Array3::from_shape_fn(self.logs.dim(), |(_, t, s)| if index(t, s) == i { 1.0 } else { 0.0 });
-                centred(&one, &self.counted)
-            })
-            .collect();
-        if columns.len() > MOST_TERMS {
-            return None;
-        }
-        let of =
-            |x: &Array3<f64>| x.iter().zip(&self.counted).filter(|(_, c)| **c).map(|(x, _)| *x).collect::<Vec<f64>>();
-        let mut columns: Vec<Vec<f64>> = columns.iter().map(of).collect();
-        let (logs, scores) = (of(&self.logs), of(&self.scores));
-        let wanted: Vec<f64> =
-            if with_slope { logs.clone() } else { logs.iter().zip(&scores).map(|(l, s)| l - s).collect() };
-        if with_slope {
-            columns.push(scores);
-        }
-        let size = (wanted.iter().map(|x| x * x).sum::<f64>() / wanted.len().max(1) as f64).sqrt();
-        let views: Vec<&[f64]> = columns.iter().map(Vec::as_slice).collect();
-        let fit = least_squares(&views, &wanted, self.each() / size.max(f64::MIN_POSITIVE))?;
-        if fit.left * size > LOG_ROOM * self.each() {
-            return None;
-        }
+        let part =
+            |i: usize| Array3::from_shape_fn(self.logs.dim(), |(_, t, s)| if index(t, s) == i { 1.0 } else { 0.0 });
+        let mut parts: Vec<Array3<f64>> = indices.iter().map(|i| part(*i)).collect();
+        let found = if with_slope {
+            parts.push(self.scores.clone());
+            self.coefficients(&self.logs, &parts)?
+        } else {
+            self.coefficients(&(&self.logs - &self.scores), &parts)?
+        };
         let mut table = vec![Measured::UNKNOWN; n];
-        table[base] = Measured::new(0.0, fit.coefficients[0].error);
-        for (i, m) in indices.iter().zip(&fit.coefficients) {
+        table[base] = Measured::new(0.0, found.first()?.error);
+        for (i, m) in indices.iter().zip(&found) {
             table[*i] = *m;
         }
-        let slope = if with_slope { *fit.coefficients.last()? } else { Measured::new(1.0, 0.0) };
+        let slope = if with_slope { *found.last()? } else { Measured::new(1.0, 0.0) };
         Some((slope, table))
     }
 
     /// The slope of a head's logarithms, less the scores, over an index.
     pub(super) fn line(&self, head: usize, index: &dyn Fn(usize, usize) -> f64) -> Measured {
-        let one = |x: &Array3<f64>| x.slice(s![head..head + 1, .., ..]).to_owned();
-        let counted = one_bool(&self.counted, head);
-        let over = Array3::from_shape_fn((1, self.logs.shape()[1], self.logs.shape()[2]), |(_, t, s)| index(t, s));
-        let field = Field {
-            scores: centred(&over, &counted),
-            logs: one(&self.logs) - one(&self.scores),
-            counted,
-            noise: self.noise,
+        let of = self.of_head(head);
+        let over = Array3::from_shape_fn(of.logs.dim(), |(_, t, s)| index(t, s));
+        Field { logs: &of.logs - &of.scores, ..of }.along(&over).1
+    }
+
+    /// One head alone.
+    pub(super) fn of_head(&self, head: usize) -> Field {
+        let only = |x: &Array3<f64>| x.slice(s![head..=head, .., ..]).to_owned();
+        let counted = self.counted.slice(s![head..=head, .., ..]).to_owned();
+        Field { counted, logs: only(&self.logs), scores: only(&self.scores), noise: self.noise }
+    }
+
+    /// How often each of these parts is counted in numbers beside the logarithms; `None` where they are no sum of them.
+    pub(super) fn coefficients(&self, wanted: &Array3<f64>, parts: &[Array3<f64>]) -> Option<Vec<Measured>> {
+        if parts.is_empty() || parts.len() > MOST_TERMS {
+            return None;
+        }
+        let counted = self.counted.iter().filter(|c| **c).count();
+        let step = counted.div_ceil(CELLS).max(1);
+        let of = |x: &Array3<f64>| {
+            let all = x.iter().zip(&self.counted).filter(|(_, c)| **c).map(|(x, _)| *x);
+            all.step_by(step).collect::<Vec<f64>>()
         };
-        field.slope(&|_, _| true)
+        let columns: Vec<Vec<f64>> = parts.iter().map(|part| of(&centred(part, &self.counted))).collect();
+        let wanted = of(wanted);
+        let size = (wanted.iter().map(|x| x * x).sum::<f64>() / wanted.len().max(1) as f64).sqrt();
+        let views: Vec<&[f64]> = columns.iter().map(Vec::as_slice).collect();
+        let fit = least_squares(&views, &wanted, self.each() / size.max(f64::MIN_POSITIVE))?;
+        (fit.left * size <= LOG_ROOM * self.each()).then_some(fit.coefficients)
     }
 }
 
+/// Cells that coefficients are fitted on, at most.
+const CELLS: usize = 1 << 14;
 /// Terms that are fitted at once, at most.
 pub(super) const MOST_TERMS: usize = 96;

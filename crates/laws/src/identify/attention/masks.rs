@@ -184,7 +184,7 @@ impl How<'_> {
         let off = |cap: f64| (probs(self.right, cap) - self.own).iter().map(|x| x * x).sum::<f64>();
         let size = self.right.scores.iter().fold(0.0f64, |most, s| most.max(s.abs())).max(1e-3);
         let (cap, _) = crate::fit::search(0.05 * size, 100.0 * size, 41, true, off);
-        for number in [Measured::new(cap, 1e-5 * cap).number(), Measured::new(cap, 0.0).plain()] {
+        for number in Measured::searched(cap) {
             let c = number.value;
             let after: After = Arc::new(move |right, _| Some(probs(right, c)));
             let words = format!(

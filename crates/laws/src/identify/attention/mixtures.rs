@@ -6,7 +6,7 @@ use ndarray::{Array2, Array3, Axis as Dimension, s};
 
 use super::field::{Field, MOST_TERMS};
 use super::shares::MOST_HEADS;
-use super::{After, Draft, How, Made, cube, right_scores};
+use super::{After, Draft, How, Made, right_scores};
 use crate::describe::choice;
 use crate::fit::{ROOM, least_squares};
 use crate::law::Form;
@@ -19,16 +19,13 @@ impl How<'_> {
         if !(2..=MOST_HEADS).contains(&heads) {
             return;
         }
-        // A head that is right is its own.
-        let itself =
-            |head: usize| (0..heads).map(|other| Measured::new(f64::from(u8::from(other == head)), 0.0)).collect();
         let scores = |head: usize| {
             if !self.heads.has[head] {
-                return Some(itself(head));
+                return Some(one_of(head, heads));
             }
             let parts: Vec<Array3<f64>> =
                 (0..heads).map(|other| self.right.scores.slice(s![other..=other, .., ..]).to_owned()).collect();
-            field.of_head(head).coefficients(&parts)
+            coefficients_of_head(field, head, &parts)
         };
         let noise = self.noise();
         let right = super::softmax(&self.right.scores, &self.right.sees, &self.right.beside);
@@ -38,14 +35,16 @@ impl How<'_> {
         let views: Vec<&[f64]> = columns.iter().map(Vec::as_slice).collect();
         let probs = |head: usize| {
             if !self.heads.has[head] {
-                return Some(itself(head));
+                return Some(one_of(head, heads));
             }
             least_squares(&views, &flat(self.own, head), noise)
                 .filter(|fit| fit.left <= ROOM * noise)
                 .map(|fit| fit.coefficients)
         };
-        let of_scores = mixture(heads, &scores);
-        let of_probs = mixture(heads, &probs);
+        let mixed_by = |of: &dyn Fn(usize) -> Option<Vec<Measured>>| {
+            mixture(&(0..heads).map(of).collect::<Option<Vec<_>>>()?, "head")
+        };
+        let (of_scores, of_probs) = (mixed_by(&scores), mixed_by(&probs));
         if let Some((words, bits, by)) = of_scores {
             let made: Made = Arc::new(move |_, _, right| mixed(&right.scores, &by));
             self.offer(
@@ -64,79 +63,53 @@ impl How<'_> {
 
     /// Keys that are a mixture of the key heads.
     pub(super) fn mixed_keys(&mut self, field: &Field) {
-        let first = self.case.first();
-        let (Some(q), Some(k)) = (cube(&first.inputs[0]), cube(&first.inputs[1])) else { return };
+        let (q, k) = (&self.right.q, &self.right.k);
         let (heads, key_heads) = (q.shape()[1], k.shape()[1]);
         if !(2..=MOST_HEADS).contains(&key_heads) || heads > MOST_HEADS {
             return;
         }
-        let mut all: Vec<Vec<Measured>> = Vec::new();
-        for head in 0..heads {
+        let of_head = |head: usize| {
             if !self.heads.has[head] {
-                let due = self.right.key_head[head];
-                all.push((0..key_heads).map(|g| Measured::new(f64::from(u8::from(g == due)), 0.0)).collect());
-                continue;
+                return Some(one_of(self.right.key_head[head], key_heads));
             }
             let scale = self.right.scale[head];
             let part = |g: usize| {
                 let of = q.slice(s![.., head, ..]).dot(&k.slice(s![.., g, ..]).t()) * scale;
                 of.insert_axis(Dimension(0))
             };
-            let parts: Vec<Array3<f64>> = (0..key_heads).map(part).collect();
-            let Some(of) = field.of_head(head).coefficients(&parts) else { return };
-            all.push(of);
-        }
-        let numbers: Vec<Vec<Number>> = all.iter().map(|of| of.iter().map(Measured::number).collect()).collect();
-        // One mixture for all heads, or each head's own with another.
-        let mean = Measured::mean(all.iter().flatten().copied()).number();
-        let is_one = all.iter().flatten().all(|m| m.may_be(mean.value));
-        let (words, bits) = if is_one {
-            let words = match (mean.value - 1.0 / key_heads as f64).abs() < 1e-6 {
-                true => "the mean of all key heads".to_owned(),
-                false => format!("{} times the sum of all key heads", mean.words),
-            };
-            (words, 8.0 + mean.bits)
-        } else {
-            let group = heads.div_ceil(key_heads);
-            let of_first: Vec<Vec<Measured>> = (0..key_heads).filter_map(|g| all.get(g * group).cloned()).collect();
-            let is_by_group =
-                (0..heads).all(|h| (0..key_heads).all(|g| all[h][g].may_be(numbers[h / group * group][g].value)));
-            let found = (is_by_group && of_first.len() == key_heads)
-                .then(|| so_far(&of_first, "key head").or_else(|| listed(&of_first, "key head")));
-            let Some(Some((words, bits, _))) = found else { return };
-            (format!("mixed: {words}"), bits + 2.0)
+            coefficients_of_head(field, head, &(0..key_heads).map(part).collect::<Vec<_>>())
         };
-        let by =
-            Array2::from_shape_fn((heads, key_heads), |(h, g)| if is_one { mean.value } else { numbers[h][g].value });
-        let made: Made = Arc::new(move |case, at, right| {
-            let [q, k] = &case.places[at].inputs[..] else { return None };
-            let (q, k) = (cube(q)?, cube(k)?);
-            (by.dim() == (q.shape()[1], k.shape()[1])).then_some(())?;
-            let mut scores = Array3::zeros(right.scores.dim());
-            for ((head, g), by) in by.indexed_iter().filter(|(_, by)| **by != 0.0) {
-                let of = q.slice(s![.., head, ..]).dot(&k.slice(s![.., g, ..]).t()) * (by * right.scale[head]);
-                let mut to = scores.index_axis_mut(Dimension(0), head);
-                to += &of;
-            }
-            Some(scores)
+        let Some(all) = (0..heads).map(of_head).collect::<Option<Vec<_>>>() else { return };
+        // All heads of a group have one mixture.
+        let group = heads.div_ceil(key_heads);
+        let of_group: Vec<Vec<Measured>> = (0..key_heads).filter_map(|g| all.get(g * group).cloned()).collect();
+        let is_same = |(h, of): (usize, &Vec<Measured>)| {
+            of.iter().zip(&all[h / group * group]).all(|(m, first)| m.may_be(first.number().value))
+        };
+        if of_group.len() != key_heads || !all.iter().enumerate().all(is_same) {
+            return;
+        }
+        let Some((words, bits, by)) = mixture(&of_group, "key head") else { return };
+        let made: Made = Arc::new(move |_, _, right| {
+            let k = mixed(&right.k.view().permuted_axes([1, 0, 2]).as_standard_layout().into_owned(), &by)?;
+            super::scores::scaled(&right.q, &k.permuted_axes([1, 0, 2]), right)
         });
         self.offer(Draft::new(Form::ScoreSource, format!("keys are {words}"), bits), made, None, true);
     }
 
     /// Which block of the key's dimensions meets each block of the query's.
     pub(super) fn blocks_of_dimensions(&mut self, field: &Field) {
-        let first = self.case.first();
-        let (Some(q), Some(k)) = (cube(&first.inputs[0]), cube(&first.inputs[1])) else { return };
+        let (q, k) = (&self.right.q, &self.right.k);
         let d = q.shape()[2];
         for blocks in
             [2usize, 4, 8].into_iter().filter(|blocks| d.is_multiple_of(*blocks) && blocks * blocks <= MOST_TERMS)
         {
             let width = d / blocks;
             let of = |x: &Array3<f64>, at: usize| x.slice(s![.., .., at * width..(at + 1) * width]).to_owned();
-            let (queries, keys): (Vec<_>, Vec<_>) = (0..blocks).map(|at| (of(&q, at), of(&k, at))).unzip();
+            let (queries, keys): (Vec<_>, Vec<_>) = (0..blocks).map(|at| (of(q, at), of(k, at))).unzip();
             let part = |at: usize| super::scores::scaled(&queries[at / blocks], &keys[at % blocks], self.right);
             let Some(parts) = (0..blocks * blocks).map(part).collect::<Option<Vec<_>>>() else { return };
-            let Some(found) = field.coefficients(&parts) else { continue };
+            let Some(found) = field.coefficients(&field.logs, &parts) else { continue };
             let by = Array2::from_shape_fn((blocks, blocks), |(a, b)| found[a * blocks + b].number());
             let counted = by.iter().filter(|n| n.value != 0.0).count();
             if counted > MOST_BLOCKS || counted == 0 {
@@ -150,14 +123,13 @@ impl How<'_> {
                 bits += number.bits + if a == b && number.value == 1.0 { 1.0 } else { 2.0 + choice(blocks) };
             }
             let values = by.mapv(|n| n.value);
-            let made: Made = Arc::new(move |case, at, right| {
-                let [q, k] = &case.places[at].inputs[..] else { return None };
-                let (q, k) = (cube(q)?, cube(k)?);
+            let made: Made = Arc::new(move |_, _, right| {
+                let (q, k) = (&right.q, &right.k);
                 (q.shape()[2] == width * blocks).then_some(())?;
                 let mut scores = Array3::zeros(right.scores.dim());
                 let part = |x: &Array3<f64>, at: usize| x.slice(s![.., .., at * width..(at + 1) * width]).to_owned();
                 for ((a, b), by) in values.indexed_iter().filter(|(_, by)| **by != 0.0) {
-                    scores.scaled_add(*by, &super::scores::scaled(&part(&q, a), &part(&k, b), right)?);
+                    scores.scaled_add(*by, &super::scores::scaled(&part(q, a), &part(k, b), right)?);
                 }
                 Some(scores)
             });
@@ -168,15 +140,23 @@ impl How<'_> {
     }
 }
 
+/// How often each of these parts is counted in a head's logarithms.
+fn coefficients_of_head(field: &Field, head: usize, parts: &[Array3<f64>]) -> Option<Vec<Measured>> {
+    let of = field.of_head(head);
+    of.coefficients(&of.logs, parts)
+}
+
 /// Pairs of blocks of dimensions that may meet.
 const MOST_BLOCKS: usize = 12;
 
+/// The coefficients of one of so many alone.
+fn one_of(which: usize, count: usize) -> Vec<Measured> {
+    (0..count).map(|other| Measured::new(f64::from(u8::from(other == which)), 0.0)).collect()
+}
+
 /// How heads are mixed: the same number for its own and for all others of its group, in words.
-fn mixture(heads: usize, of: &dyn Fn(usize) -> Option<Vec<Measured>>) -> Option<(String, f64, Array2<f64>)> {
-    let mut all: Vec<Vec<Measured>> = Vec::new();
-    for head in 0..heads {
-        all.push(of(head)?);
-    }
+fn mixture(all: &[Vec<Measured>], name: &str) -> Option<(String, f64, Array2<f64>)> {
+    let heads = all.len();
     let at = |h: usize, other: usize| all[h][other];
     for group in (2..=heads).filter(|group| heads.is_multiple_of(*group)) {
         let cells = |is: &dyn Fn(usize, usize) -> bool| {
@@ -195,7 +175,7 @@ fn mixture(heads: usize, of: &dyn Fn(usize) -> Option<Vec<Measured>>) -> Option<
         if !is_it || other.value == 0.0 {
             continue;
         }
-        let of = if group == heads { "all heads".to_owned() } else { format!("its {group} neighbouring heads") };
+        let of = if group == heads { format!("all {name}s") } else { format!("its {group} neighbouring {name}s") };
         let is_mean = |n: &Number| (n.value - 1.0 / group as f64).abs() < 1e-6;
         let words = match is_mean(&own) && is_mean(&other) {
             true => format!("the mean of {of}"),
@@ -203,7 +183,7 @@ fn mixture(heads: usize, of: &dyn Fn(usize) -> Option<Vec<Measured>>) -> Option<
         };
         return Some((words, 8.0 + own.bits + other.bits, by));
     }
-    so_far(&all, "head").or_else(|| listed(&all, "head"))
+    so_far(all, name).or_else(|| listed(all, name))
 }
 
 /// Heads that are the sum of those so far: a sum that is not cleared, over all heads or from the first of a group on; or of those from its own on.

@@ -1,25 +1,16 @@
-//! Another function of a row of scores in place of the softmax, and softmaxes whose denominator runs over some of the keys, or is bounded.
+//! Another function of a row of scores in place of the softmax.
 
 use std::sync::Arc;
 
-use ndarray::{Array2, ArrayView1, s};
+use ndarray::s;
 
 use super::{After, Draft, How, TINY, right_scores, rows_of};
-use crate::describe::{choice, nth};
+use crate::identify::statistics::{largest, over_sum, powers};
 use crate::law::Form;
-use crate::number::{Measured, SURE};
+use crate::number::Measured;
 
 /// What stands for the softmax of the seen scores of a row.
 type Row = Arc<dyn Fn(&[f64]) -> Vec<f64> + Send + Sync>;
-
-fn largest(scores: &[f64]) -> f64 {
-    scores.iter().copied().fold(f64::NEG_INFINITY, f64::max)
-}
-
-fn over_sum(weights: Vec<f64>) -> Vec<f64> {
-    let sum: f64 = weights.iter().sum();
-    weights.into_iter().map(|w| w / sum).collect()
-}
 
 /// A function of each score, or of the score less the largest, over the sum of all.
 fn of_each(f: impl Fn(f64) -> f64 + Send + Sync + 'static, less_most: bool) -> Row {
@@ -30,8 +21,7 @@ fn of_each(f: impl Fn(f64) -> f64 + Send + Sync + 'static, less_most: bool) -> R
 }
 
 fn softmax_of(scores: &[f64]) -> Vec<f64> {
-    let most = largest(scores);
-    over_sum(scores.iter().map(|s| (s - most).exp()).collect())
+    over_sum(powers(scores, largest(scores)))
 }
 
 /// max(s - tau, 0), tau so that the sum is 1 (Martins and Astudillo, 2016).
@@ -81,42 +71,6 @@ fn functions() -> Vec<(String, f64, Row)> {
     all
 }
 
-/// Keys that a denominator may run over: of how many there are, for a query and a key.
-type Part = Arc<dyn Fn(usize, usize) -> bool + Send + Sync>;
-
-fn parts(rows: usize, keys: usize) -> Vec<(String, f64, Part)> {
-    let mut all: Vec<(String, f64, Part)> = Vec::new();
-    for n in 1..keys.min(257) {
-        let bits = 8.0 + choice(n);
-        all.push((format!("the first {n} keys"), bits, Arc::new(move |_, s| s < n)));
-        all.push((format!("the keys from {n} on"), bits, Arc::new(move |_, s| s >= n)));
-        if n > 1 {
-            all.push((format!("the query's own block of {n} keys"), bits, Arc::new(move |t, s| s / n == t / n)));
-            all.push((format!("every {} key", nth(n)), bits, Arc::new(move |_, s| s % n == 0)));
-            let words = format!("the blocks of {n} keys before the query's own, and its own key");
-            all.push((words, bits, Arc::new(move |t, s| s / n < t / n || s == t)));
-            let words = format!("the query's own block of {n} keys and the first one");
-            all.push((words, bits, Arc::new(move |t, s| s / n == t / n || s < n)));
-            let whole = move |t: usize| (t + 1) / n * n;
-            all.push((format!("whole blocks of {n} keys alone"), bits, Arc::new(move |t, s| s < whole(t))));
-        }
-        if n < rows {
-            all.push((format!("the last {n} keys of each query"), bits, Arc::new(move |t, s| s + n > t && s <= t)));
-        }
-    }
-    all.push(("all keys but the query's own".into(), 7.0, Arc::new(|t, s| s != t)));
-    all
-}
-
-/// By how much the sum of the exponentials of a row's seen scores is larger than that over some of the keys.
-fn excess_of(scores: ArrayView1<'_, f64>, seen: impl Iterator<Item = usize>, part: &dyn Fn(usize) -> bool) -> f64 {
-    let seen: Vec<usize> = seen.collect();
-    let most = seen.iter().map(|&s| scores[s]).fold(f64::NEG_INFINITY, f64::max);
-    let sum =
-        |is: &dyn Fn(usize) -> bool| seen.iter().filter(|s| is(**s)).map(|&s| (scores[s] - most).exp()).sum::<f64>();
-    sum(&|_| true) / sum(part)
-}
-
 impl How<'_> {
     /// Another function of the whole row.
     pub(super) fn rows_otherwise(&mut self) {
@@ -158,62 +112,5 @@ impl How<'_> {
             probs.iter().all(|p| p.is_finite()).then_some(probs)
         });
         self.offer(Draft::new(Form::ScoreFunction, words, bits), right_scores(), Some(after), false)
-    }
-
-    /// A denominator over some of the keys, or one that is bounded; `factors` is by how much each row is too large.
-    pub(super) fn part_of_denominators(&mut self, factors: &Array2<Measured>) {
-        let (_, rows, keys) = self.own.dim();
-        let excess = |(head, row): (usize, usize), part: &Part| {
-            let seen = (0..keys).filter(|&s| self.masks.sees[[head, row, s]]);
-            excess_of(self.right.scores.slice(s![head, row, ..]), seen, &|s| part(row, s))
-        };
-        let is_it = |part: &Part| factors.indexed_iter().all(|(at, m)| m.may_be(excess(at, part)));
-        let found = parts(rows, keys).into_iter().find(|(_, _, part)| self.case.has_time() && is_it(part));
-        if let Some((words, bits, part)) = found {
-            let after: After = Arc::new(move |right, mut probs| {
-                for (head, row) in rows_of(&probs) {
-                    let seen = (0..probs.shape()[2]).filter(|&s| probs[[head, row, s]] > 0.0);
-                    let by = excess_of(right.scores.slice(s![head, row, ..]), seen, &|s| part(row, s));
-                    by.is_finite().then_some(())?;
-                    probs.slice_mut(s![head, row, ..]).mapv_inplace(|p| p * by);
-                }
-                Some(probs)
-            });
-            let words = format!("probabilities are divided by the sum over {words}");
-            self.offer(Draft::new(Form::Denominator, words, bits), right_scores(), Some(after), true);
-        }
-        self.bounded_denominators(factors);
-    }
-
-    /// Denominators that are at most, or at least, a number.
-    fn bounded_denominators(&mut self, factors: &Array2<Measured>) {
-        for (called, less_most) in [("exp(score)", false), ("exp(score - largest)", true)] {
-            let sums = super::denominators::sums_seen(&self.right.scores, &self.masks.sees, less_most);
-            for (word, is_most) in [("at most", true), ("at least", false)] {
-                let moved = factors.indexed_iter().filter(|(_, m)| m.is_known() && !m.may_be(1.0));
-                let bounds: Vec<Measured> = moved
-                    .map(|(at, m)| Measured::new(sums[at] / m.value, sums[at] * m.error / m.value.powi(2)))
-                    .collect();
-                let bound = Measured::mean(bounds.iter().copied());
-                let is_one = |m: &Measured| (m.value - bound.value).abs() <= SURE * (m.error + bound.error);
-                if bounds.len() < 2 || !bounds.iter().all(is_one) {
-                    continue;
-                }
-                let number = bound.number();
-                let c = number.value;
-                let after: After = Arc::new(move |right, mut probs| {
-                    let sums = super::denominators::sums_of(right, less_most);
-                    for (head, row) in rows_of(&probs) {
-                        let sum = sums[[head, row]];
-                        let by = sum / if is_most { sum.min(c) } else { sum.max(c) };
-                        probs.slice_mut(s![head, row, ..]).mapv_inplace(|p| p * by);
-                    }
-                    Some(probs)
-                });
-                let words = format!("probabilities are divided by the sum of {called}, {word} {}", number.words);
-                let draft = Draft::new(Form::Denominator, words, 9.0 + number.bits).with("bound", c);
-                self.offer(draft, right_scores(), Some(after), true);
-            }
-        }
     }
 }

@@ -5,12 +5,14 @@ use std::sync::Arc;
 use ndarray::{Array3, Axis as Dimension, s};
 
 use super::field::{Field, MOST_PAIRS};
-use super::{After, Draft, How, LOG_ROOM, Made, Right, TINY, centred, cube, products, right_scores, rows_of};
+use super::sources::{MOST_KEYS, of_operands};
+use super::{After, Draft, How, LOG_ROOM, Made, Right, TINY, centred, products, right_scores, rows_of};
 use crate::case::Axis;
 use crate::describe::function::fitting;
 use crate::describe::source;
 use crate::describe::table::{bits_of, describe as describe_table};
 use crate::identify::first_along;
+use crate::identify::heads::{Heads, paired};
 use crate::identify::slots::caches;
 use crate::law::Form;
 use crate::number::Measured;
@@ -35,47 +37,8 @@ pub(super) fn scaled(q: &Array3<f64>, k: &Array3<f64>, right: &Right) -> Option<
     Some(scores)
 }
 
-/// Positions that rows may be taken from.
-fn other_rows(n: usize) -> Vec<(String, f64, Vec<usize>)> {
-    let last = n.saturating_sub(1);
-    let mut all: Vec<(String, f64, Vec<usize>)> = vec![
-        ("the positions in reverse".into(), 6.0, (0..n).rev().collect()),
-        ("the neighbouring position".into(), 6.0, (0..n).map(|i| (i ^ 1).min(last)).collect()),
-    ];
-    for by in 1..=4usize.min(last) {
-        all.push((format!("i-{by} (never before the first)"), 8.0, (0..n).map(|i| i.saturating_sub(by)).collect()));
-        all.push((format!("i+{by} (never behind the last)"), 8.0, (0..n).map(|i| (i + by).min(last)).collect()));
-        all.push((format!("i-{by}, around the end"), 8.0, (0..n).map(|i| (i + n - by) % n).collect()));
-        all.push((format!("i+{by}, around the end"), 8.0, (0..n).map(|i| (i + by) % n).collect()));
-    }
-    for by in [2usize, 3, 4, 8] {
-        all.push((format!("the first of its {by} positions"), 8.0, (0..n).map(|i| i / by * by).collect()));
-    }
-    all
-}
-
-/// Which key head answers, in words.
-pub(crate) fn key_heads_in_words(answers: &[Option<usize>], heads: usize, keys: usize, group: usize) -> (String, f64) {
-    let of: Vec<usize> = answers.iter().map(|a| a.unwrap_or(0)).collect();
-    let is = |f: &dyn Fn(usize) -> usize| of.iter().enumerate().all(|(h, a)| *a == f(h));
-    if is(&|h| h / group) {
-        return (format!("h div {group}"), 0.0);
-    }
-    if is(&|h| h % keys) {
-        return (format!("h mod {keys} (right: h div {group})"), 5.0);
-    }
-    if is(&|h| keys - 1 - h / group) {
-        return (format!("{} - h div {group} (right: h div {group})", keys - 1), 6.0);
-    }
-    for by in 1..keys {
-        if is(&|h| (h / group + by) % keys) {
-            return (format!("(h div {group} + {by}) mod {keys} (right: h div {group})"), 8.0);
-        }
-    }
-    let source = source::describe(answers, keys.max(heads), Axis::Head);
-    let words = source.words.trim_start_matches("head ").replace("i ", "h ");
-    (format!("{words} (right: h div {group})"), source.bits)
-}
+/// What a rule may cost by which many queries or keys have other positions.
+const MOST_OF_AN_ORDER: f64 = 8.0;
 
 impl How<'_> {
     /// What the scores are.
@@ -112,10 +75,9 @@ impl How<'_> {
         self.biases(&field, &wrong);
         self.functions(&field);
         self.heads(&field, &wrong);
-        self.products(&field);
+        self.operands(&field);
         if self.laws.is_empty() {
             self.sources(&field);
-            self.rows_of_keys(&field);
         }
         if self.laws.is_empty() {
             self.rows_otherwise();
@@ -148,46 +110,28 @@ impl How<'_> {
                 break;
             }
         }
-        let of_head: Vec<Measured> = (0..heads)
-            .map(|h| if wrong.contains(&h) { field.slope(&|head, _| head == h) } else { Measured::UNKNOWN })
-            .collect();
-        if let Some(table) = describe_table(&of_head, Axis::Head, Some(1.0), None)
-            .filter(|table| table.number.is_none() || table.part.is_some())
-        {
-            let (words, values) = (table.words, table.values);
-            let draft =
-                Draft::new(Form::ScoreScale, format!("scores are {words} times the right ones"), table.bits + 3.0);
-            self.offer(
-                draft.with("factor", words).with("by", "head"),
-                times(move |h, _| values.get(h).copied().unwrap_or(1.0)),
-                None,
-                true,
-            );
-        } else if wrong.len() > 1 {
-            let values: Vec<f64> = of_head.iter().map(|m| if m.is_known() { m.value } else { 1.0 }).collect();
-            let mut draft = Draft::new(
-                Form::ScoreScale,
-                "scores are a factor for each head times the right ones".into(),
-                bits_of(&of_head),
-            );
-            draft = draft.with("factors", values.clone());
-            draft.is_table = true;
-            self.offer(draft, times(move |h, _| values.get(h).copied().unwrap_or(1.0)), None, true);
-        }
-        let of_query: Vec<Measured> = (0..rows).map(|t| field.slope(&|_, row| row == t)).collect();
-        let tokens = self.case.tokens_of(Axis::Query);
-        if let Some(table) = describe_table(&of_query, Axis::Query, Some(1.0), tokens)
-            .filter(|table| table.number.is_none() || table.part.is_some())
-        {
-            let (words, values) = (table.words, table.values);
-            let draft =
-                Draft::new(Form::ScoreScale, format!("scores are {words} times the right ones"), table.bits + 3.0);
-            self.offer(
-                draft.with("factor", words).with("by", "query"),
-                times(move |_, t| values.get(t).copied().unwrap_or(1.0)),
-                None,
-                true,
-            );
+        let of_head = |h: usize| match wrong.contains(&h) {
+            true => field.slope(&|head, _| head == h),
+            false => Measured::UNKNOWN,
+        };
+        let of_query = |t: usize| field.slope(&|_, row| row == t);
+        let factors: [(Axis, Vec<Measured>); 2] =
+            [(Axis::Head, (0..heads).map(of_head).collect()), (Axis::Query, (0..rows).map(of_query).collect())];
+        for (axis, factors) in factors {
+            let is_head = axis == Axis::Head;
+            let by =
+                |values: Vec<f64>| times(move |h, t| values.get(if is_head { h } else { t }).copied().unwrap_or(1.0));
+            let table = describe_table(&factors, axis, Some(1.0), self.case.tokens_of(axis));
+            if let Some(table) = table.filter(|table| table.number.is_none() || table.part.is_some()) {
+                let said = format!("scores are {} times the right ones", table.words);
+                let draft = Draft::new(Form::ScoreScale, said, table.bits + 3.0);
+                self.offer(draft.with("factor", table.words).with("by", axis.name()), by(table.values), None, true);
+            } else if is_head && wrong.len() > 1 {
+                let values: Vec<f64> = factors.iter().map(|m| if m.is_known() { m.value } else { 1.0 }).collect();
+                let said = "scores are a factor for each head times the right ones".to_owned();
+                let draft = Draft::new(Form::ScoreScale, said, bits_of(&factors)).with("factors", values.clone());
+                self.offer(Draft { is_table: true, ..draft }, by(values), None, true);
+            }
         }
     }
 
@@ -272,71 +216,31 @@ impl How<'_> {
 
     /// Which head of the keys answers, and which head asks.
     fn heads(&mut self, field: &Field, wrong: &[usize]) {
-        let first = self.case.first();
-        let (Some(q), Some(k)) = (cube(&first.inputs[0]), cube(&first.inputs[1])) else { return };
+        let (q, k) = (&self.right.q, &self.right.k);
         let (heads, key_heads) = (q.shape()[1], k.shape()[1]);
         if heads * key_heads * heads > MOST_HEADS {
             return;
         }
-        let (mut asks, mut answers) = (vec![None; heads], vec![None; heads]);
-        let mut by = vec![Measured::UNKNOWN; heads];
-        for head in 0..heads {
-            if !wrong.contains(&head) {
-                (asks[head], answers[head]) = (Some(head), Some(self.right.key_head[head]));
-                continue;
-            }
-            let mut best: Option<(f64, usize, usize, Measured)> = None;
-            for other in 0..heads {
-                for key in 0..key_heads {
-                    let product =
-                        q.slice(s![.., other, ..]).dot(&k.slice(s![.., key, ..]).t()) * self.right.scale[head];
-                    let (left, slope) = field.against(head, &product);
-                    // Of two that are as near, the right one.
-                    let is_right = other == head || key == self.right.key_head[head];
-                    let left = left + if is_right { 0.0 } else { 1e-9 };
-                    if best.as_ref().is_none_or(|best| left < best.0) {
-                        best = Some((left, other, key, slope));
-                    }
-                }
-            }
-            let Some((left, other, key, slope)) = best.filter(|best| best.0 <= LOG_ROOM * field.noise.max(1e-9)) else {
-                return;
-            };
-            let _ = left;
-            (asks[head], answers[head], by[head]) = (Some(other), Some(key), slope);
-        }
-        let group = heads.div_ceil(key_heads);
-        let of_keys = key_heads_in_words(&answers, heads, key_heads, group);
-        let of_queries = source::describe(&asks, heads, Axis::Head);
-        let Some(table) = describe_table(&by, Axis::Head, Some(1.0), None) else { return };
-        if of_queries.is_itself && answers.iter().enumerate().all(|(h, a)| *a == Some(self.right.key_head[h])) {
-            return;
-        }
-        let mut words = format!("query head h is answered by key head {}", of_keys.0);
-        if !of_queries.is_itself {
-            words = format!("{words}; queries are those of {}", of_queries.words);
-        }
-        if table.words != "1" {
-            words = format!("{words}; scores times {}", table.words);
-        }
-        let bits = of_keys.1 + of_queries.bits + if table.words == "1" { 0.0 } else { table.bits };
-        let (asks, values) = (of_queries.from, table.values);
-        let answers: Vec<usize> = answers.into_iter().map(|a| a.unwrap_or(0)).collect();
-        let made: Made = Arc::new(move |case, at, right| {
-            let [q, k] = &case.places[at].inputs[..] else { return None };
-            let (q, k) = (cube(q)?.select(Dimension(1), &asks), cube(k)?);
-            let mut scores = products(&q, &k, &answers);
-            for (head, by) in values.iter().enumerate() {
+        let left = |head: usize, other: usize, key: usize| {
+            let product = q.slice(s![.., other, ..]).dot(&k.slice(s![.., key, ..]).t()) * self.right.scale[head];
+            field.of_head(head).along(&product.insert_axis(Dimension(0)))
+        };
+        let said = ["query head h is answered by key head", "queries are those of", "scores times"];
+        let (near, is_wrong) = (LOG_ROOM * field.noise.max(1e-9), |head: usize| wrong.contains(&head));
+        let Some(found) = paired(&self.right.key_head, key_heads, &is_wrong, near, said, &left) else { return };
+        let Heads { words, bits, said, of, key_heads, by } = found;
+        let made: Made = Arc::new(move |_, _, right| {
+            let mut scores = products(&right.q.select(Dimension(1), &of), &right.k, &key_heads);
+            for (head, by) in by.iter().enumerate() {
                 scores.index_axis_mut(Dimension(0), head).mapv_inplace(|s| s * by * right.scale[head]);
             }
             Some(scores)
         });
-        self.offer(Draft::new(Form::HeadMap, words, bits).with("key_head", of_keys.0), made, None, true);
+        self.offer(Draft::new(Form::HeadMap, words, bits).with("key_head", said), made, None, true);
     }
 
     /// Other operands of the product.
-    fn products(&mut self, field: &Field) {
-        let _ = field;
+    fn operands(&mut self, field: &Field) {
         let transposed: Made = Arc::new(|_, _, right| {
             let (_, rows, keys) = right.scores.dim();
             (rows == keys).then(|| right.scores.clone().permuted_axes([0, 2, 1]).as_standard_layout().into_owned())
@@ -355,15 +259,13 @@ impl How<'_> {
             self.offer(Draft::new(Form::ScoreSource, format!("keys {words}"), bits), of_slots, None, true);
         }
         // A loop over a head that runs one too far: what lies behind the head in memory is multiplied too.
-        let further: Made = Arc::new(|case, at, right| {
-            let [q, k] = &case.places[at].inputs[..] else { return None };
-            let (q, k) = (cube(q)?, cube(k)?);
-            let d = q.shape()[2];
+        let further: Made = Arc::new(|_, _, right| {
+            let d = right.q.shape()[2];
+            let [q, k] = [&right.q, &right.k].map(|x| x.as_standard_layout().into_owned());
             let behind = |x: &Array3<f64>, row: usize, head: usize| {
                 let at = (row * x.shape()[1] + head + 1) * d;
                 x.as_slice().and_then(|memory| memory.get(at)).copied().unwrap_or(0.0)
             };
-            let (q, k) = (q.as_standard_layout().into_owned(), k.as_standard_layout().into_owned());
             Some(Array3::from_shape_fn(right.scores.dim(), |(h, t, s)| {
                 let term = behind(&q, t, h) * behind(&k, s, right.key_head[h]);
                 right.scores[[h, t, s]] + right.scale[h] * term
@@ -371,45 +273,36 @@ impl How<'_> {
         });
         let words = "the product of query and key has one term more, of the elements that lie behind each head in memory (i <= d)";
         self.offer(Draft::new(Form::ScoreSource, words.into(), 7.0), further, None, true);
-        let lengths: Made = Arc::new(|case, at, right| {
-            let k = cube(case.places[at].inputs.get(1)?)?;
+        let lengths: Made = Arc::new(|_, _, right| {
             Some(Array3::from_shape_fn(right.scores.dim(), |(h, t, s)| {
-                let key = k.slice(s![s, right.key_head[h], ..]);
+                let key = right.k.slice(s![s, right.key_head[h], ..]);
                 right.scores[[h, t, s]] - 0.5 * right.scale[h] * key.dot(&key)
             }))
         });
         let words = "scores are minus half the squared distance of query and key, times the right scale";
         self.offer(Draft::new(Form::ScoreSource, words.into(), 7.0), lengths, None, true);
-        for (which, called) in [(0, "queries"), (1, "keys")] {
-            for (words, bits, of) in other_rows(self.own.shape()[if which == 0 { 1 } else { 2 }]) {
-                let moved: Made = Arc::new(move |case, at, right| {
-                    let [q, k] = &case.places[at].inputs[..] else { return None };
-                    let mut operands = [cube(q)?, cube(k)?];
-                    if operands[which].shape()[0] != of.len() {
-                        return None;
-                    }
-                    operands[which] = operands[which].select(Dimension(0), &of);
-                    scaled(&operands[0], &operands[1], right)
+        // Of few positions it is measured whose each is.
+        for (which, called) in [(0usize, "queries"), (1, "keys")] {
+            let n = Some(self.own.shape()[which + 1]).filter(|n| *n > MOST_KEYS).unwrap_or(0);
+            for source in source::orders(n, Axis::Token.name(), MOST_OF_AN_ORDER) {
+                let words = format!("{called} of position i are those of {}", source.words);
+                let moved = of_operands(move |operands| {
+                    (operands[which].shape()[0] == source.from.len()).then_some(())?;
+                    operands[which] = operands[which].select(Dimension(0), &source.from);
+                    Some(())
                 });
-                self.offer(
-                    Draft::new(Form::ScoreSource, format!("{called} of position i are those of {words}"), bits),
-                    moved,
-                    None,
-                    true,
-                );
+                self.offer(Draft::new(Form::ScoreSource, words, source.bits + 2.0), moved, None, true);
             }
         }
         for (which, called) in [(&[0usize][..], "queries are"), (&[1], "keys are"), (&[0, 1], "queries and keys are")] {
-            let unit: Made = Arc::new(move |case, at, right| {
-                let [q, k] = &case.places[at].inputs[..] else { return None };
-                let mut operands = [cube(q)?, cube(k)?];
+            let unit = of_operands(move |operands| {
                 for &at in which {
                     for mut row in operands[at].lanes_mut(Dimension(2)) {
                         let length = row.dot(&row).sqrt();
                         row.mapv_inplace(|x| if length > 0.0 { x / length } else { x });
                     }
                 }
-                scaled(&operands[0], &operands[1], right)
+                Some(())
             });
             let Some(scores) = unit(self.case, self.case.fitted, self.right) else { continue };
             let (left, by) = field.along(&scores);
@@ -421,26 +314,6 @@ impl How<'_> {
             let made: Made = Arc::new(move |case, at, right| Some(inner(case, at, right)? * value));
             let words = format!("{called} of length one, scores {} times that", number.words);
             self.offer(Draft::new(Form::ScoreSource, words, 6.0 + number.bits).with("scale", value), made, None, true);
-        }
-        for (name, tensor) in &self.case.first().around {
-            for (which, called) in [(0, "queries"), (1, "keys")] {
-                if tensor.shape() != self.case.first().inputs[which].shape() {
-                    continue;
-                }
-                let known = name.clone();
-                let made: Made = Arc::new(move |case, at, right| {
-                    let place = &case.places[at];
-                    let mut operands = [cube(&place.inputs[0])?, cube(&place.inputs[1])?];
-                    operands[which] = cube(&place.around.iter().find(|(name, _)| *name == known)?.1)?;
-                    scaled(&operands[0], &operands[1], right)
-                });
-                self.offer(
-                    Draft::new(Form::ScoreSource, format!("{called} are {name}"), 8.0).with(called, name.clone()),
-                    made,
-                    None,
-                    true,
-                );
-            }
         }
     }
 }

@@ -14,41 +14,25 @@ use crate::identify::first_along;
 use crate::law::Form;
 
 /// Keys up to which each is looked for among all.
-const MOST_KEYS: usize = 96;
+pub(super) const MOST_KEYS: usize = 96;
 /// Cells of a row or column that are enough to tell one from another.
 const CELLS: usize = 48;
 
 impl How<'_> {
-    /// For each key, or each query, whose it is.
+    /// Queries and keys of other positions, or of other tensors, and their memory in another order.
     pub(super) fn sources(&mut self, field: &Field) {
-        if self.own.dim().2 <= MOST_KEYS && self.own.dim().1 <= MOST_KEYS {
-            for (which, called) in [(1, "keys"), (0, "queries")] {
-                let from = if which == 1 { self.keys_of(field) } else { self.queries_of(field) };
-                let Some(from) = from else { continue };
-                let axis = if which == 1 { Axis::Key } else { Axis::Query };
-                let count = from.len();
-                let nothing: Vec<Option<bool>> = from.iter().map(|from| from.map(|from| from == count)).collect();
-                let empty = describe_set(&nothing, axis, None);
-                let is_empty = nothing.contains(&Some(true));
-                let there: Vec<Option<usize>> = from.iter().map(|from| from.filter(|at| *at < count)).collect();
-                let source = describe(&there, count, axis);
-                if (source.is_itself && !is_empty) || (is_empty && empty.bits > DEAR) {
-                    continue;
-                }
-                let (of, has) = (source.from, empty.has);
+        self.rows_of_keys(field);
+        if let Some(from) = self.queries_of(field).filter(|_| self.own.dim().1 <= MOST_KEYS) {
+            let source = describe(&from, from.len(), Axis::Query);
+            if !source.is_itself {
+                let of = source.from;
                 let made = of_operands(move |operands| {
-                    (operands[which].shape()[0] == of.len()).then_some(())?;
-                    operands[which] = operands[which].select(Dimension(0), &of);
-                    for at in (0..of.len()).filter(|&at| is_empty && has[at]) {
-                        operands[which].index_axis_mut(Dimension(0), at).fill(0.0);
-                    }
+                    (operands[0].shape()[0] == of.len()).then_some(())?;
+                    operands[0] = operands[0].select(Dimension(0), &of);
                     Some(())
                 });
-                let zero =
-                    empty.words.filter(|_| is_empty).map_or_else(String::new, |on| format!(", and zero for {on}"));
-                let words = format!("{called} of position i are those of {}{zero}", source.words);
-                let bits = source.bits + if is_empty { empty.bits + 3.0 } else { 0.0 };
-                let draft = Draft::new(Form::ScoreSource, words, bits + 4.0).with("source", source.words);
+                let words = format!("queries of position i are those of {}", source.words);
+                let draft = Draft::new(Form::ScoreSource, words, source.bits + 4.0).with("source", source.words);
                 self.offer(draft, made, None, true);
             }
         }
@@ -140,51 +124,6 @@ impl How<'_> {
         })
     }
 
-    /// The key that the logarithms of each column are those of, given the constant of each row: one key after the other is tried as the first one's.
-    fn keys_of(&self, field: &Field) -> Option<Vec<Option<usize>>> {
-        let (heads, rows, keys) = self.own.dim();
-        let cells = |a: usize, b: usize| {
-            let all = (0..heads).flat_map(move |h| (0..rows).map(move |t| (h, t)));
-            let both = move |(h, t): &(usize, usize)| field.counted[[*h, *t, a]] && field.counted[[*h, *t, b]];
-            all.filter(both).collect::<Vec<_>>()
-        };
-        let counts = |key: usize| field.counted.slice(s![.., .., key]).iter().filter(|c| **c).count();
-        let first = (0..keys).max_by_key(|&key| (counts(key), keys - key))?;
-        let of_columns: Vec<Vec<(usize, usize)>> = (0..keys)
-            .map(|key| {
-                let all = cells(first, key);
-                let step = all.len().div_ceil(CELLS).max(1);
-                all.into_iter().step_by(step).collect()
-            })
-            .collect();
-        let off = |key: usize, as_key: usize, first_as: usize| -> f64 {
-            let of = |(h, t): &(usize, usize)| {
-                let own = field.logs[[*h, *t, key]] - field.logs[[*h, *t, first]];
-                let score = |key: usize| if key < keys { self.right.scores[[*h, *t, key]] } else { 0.0 };
-                (own - score(as_key) + score(first_as)).powi(2)
-            };
-            let cells = &of_columns[key];
-            (cells.iter().map(of).sum::<f64>() / cells.len().max(1) as f64).sqrt()
-        };
-        let near = LOG_ROOM * field.each();
-        let nearest = |first_as: usize| -> Option<Vec<Option<usize>>> {
-            let mut from = vec![None; keys];
-            for key in (0..keys).filter(|key| !of_columns[*key].is_empty()) {
-                // Of two that are as near, its own.
-                let own = off(key, key, first_as);
-                let best =
-                    (0..=keys).map(|other| (off(key, other, first_as), other)).min_by(|a, b| a.0.total_cmp(&b.0))?;
-                let (left, other) = if own <= near { (own, key) } else { best };
-                if left > near {
-                    return None;
-                }
-                from[key] = Some(other);
-            }
-            Some(from)
-        };
-        (0..keys).filter(|_| self.case.has_time()).find_map(nearest)
-    }
-
     /// The query that the logarithms of each row are those of.
     fn queries_of(&self, field: &Field) -> Option<Vec<Option<usize>>> {
         let (heads, rows, keys) = self.own.dim();
@@ -267,10 +206,9 @@ pub(in crate::identify) fn in_memory(x: &Array3<f64>, order: [usize; 3]) -> Opti
 }
 
 /// Scores of other queries and keys.
-fn of_operands(change: impl Fn(&mut [Array3<f64>; 2]) -> Option<()> + Send + Sync + 'static) -> Made {
-    Arc::new(move |case, at, right| {
-        let [q, k] = &case.places[at].inputs[..] else { return None };
-        let mut operands = [cube(q)?, cube(k)?];
+pub(super) fn of_operands(change: impl Fn(&mut [Array3<f64>; 2]) -> Option<()> + Send + Sync + 'static) -> Made {
+    Arc::new(move |_, _, right| {
+        let mut operands = [right.q.clone(), right.k.clone()];
         change(&mut operands)?;
         scaled(&operands[0], &operands[1], right)
     })

@@ -8,8 +8,8 @@ use super::{Operands, context, cube};
 use crate::case::Case;
 use crate::describe::choice;
 use crate::identify::after::Offers;
-use crate::identify::first_along;
 use crate::identify::replaced::others;
+use crate::identify::{any_along, first_along};
 use crate::law::{Form, Law};
 
 /// The laws of such contexts.
@@ -120,9 +120,9 @@ fn not_cleared(case: &Case<'_>, offers: &mut Offers<'_>) {
     let (Some(own), Some(right)) = (cube(&first.own), cube(&first.right)) else { return };
     let width = own.shape()[2];
     let wrong = crate::identify::further_off(&first.right, &first.own, first.noise());
-    let is_wrong: Vec<bool> = wrong.axis_iter(Dimension(2)).map(|lane| lane.iter().any(|is| *is)).collect();
-    let begin = is_wrong.iter().position(|is| *is).unwrap_or(0);
-    let end = is_wrong.iter().rposition(|is| *is).map_or(width, |last| last + 1);
+    let is_wrong = any_along(&wrong, 2);
+    let begin = is_wrong.iter().position(|is| *is == Some(true)).unwrap_or(0);
+    let end = is_wrong.iter().rposition(|is| *is == Some(true)).map_or(width, |last| last + 1);
     if (begin == 0 && end == width) || right.dim() != own.dim() {
         return;
     }

@@ -60,10 +60,10 @@ pub(super) fn moved(n: usize) -> Vec<Family> {
         };
         let on = format!("for positions from {begin} on");
         let later = |i: usize| (i + by < n).then_some(i + by);
-        add(format!("position s+{by} {on} (nothing behind the last)"), &later);
-        add(format!("position s+{by} {on} (never behind the last)"), &|i| Some((i + by).min(last)));
-        add(format!("position s+{by} {on} (behind the last: itself)"), &|i| later(i).or(Some(i)));
-        add(format!("position s-{by} {on}"), &|i| i.checked_sub(by));
+        add(format!("position i+{by} {on} (nothing behind the last)"), &later);
+        add(format!("position i+{by} {on} (never behind the last)"), &|i| Some((i + by).min(last)));
+        add(format!("position i+{by} {on} (behind the last: itself)"), &|i| later(i).or(Some(i)));
+        add(format!("position i-{by} {on}"), &|i| i.checked_sub(by));
     }
     all
 }

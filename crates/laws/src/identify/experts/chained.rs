@@ -2,8 +2,8 @@
 
 use ndarray::{Array2, ArrayD};
 
-use super::Routed;
-use crate::case::{Case, Inner};
+use super::{Routed, made_of};
+use crate::case::Case;
 use crate::describe::choice;
 use crate::identify::after::Offers;
 use crate::law::Form;
@@ -47,17 +47,7 @@ impl Chain {
         let mut out: Option<Array2<f64>> = None;
         for step in 0..routed.slots() {
             let slots: Vec<usize> = (0..tokens).map(|t| self.order.of(&routed, t)[step]).collect();
-            let mut made: Option<Array2<f64>> = None;
-            for expert in 0..routed.experts {
-                let of: Vec<usize> = (0..tokens).filter(|&t| routed.chosen[[t, slots[t]]] == expert).collect();
-                if of.is_empty() {
-                    continue;
-                }
-                let part = case.operation.part_of(at, Inner::of(expert), &x)?;
-                let made = made.get_or_insert_with(|| Array2::zeros(part.dim()));
-                of.into_iter().for_each(|t| made.row_mut(t).assign(&part.row(t)));
-            }
-            let made = made?;
+            let made = made_of(case, at, &routed, &slots, &x)?;
             let out = out.get_or_insert_with(|| Array2::zeros(made.dim()));
             (made.dim() == x.dim()).then_some(())?;
             for (t, row) in made.rows().into_iter().enumerate() {

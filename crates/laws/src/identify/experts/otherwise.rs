@@ -1,4 +1,4 @@
-//! Mixtures of which no count of parts tells: other tokens' rows, weights and experts, other matrices, parts that are put back elsewhere.
+//! Mixtures of which no count of parts tells: other tokens' experts, other matrices, parts that are put back elsewhere.
 
 use std::sync::Arc;
 
@@ -9,9 +9,8 @@ use crate::identify::after::Offers;
 use crate::identify::output::roundings::digits;
 use crate::law::Form;
 
-/// Tokens whose rows are read elsewhere, or whose weights are others'.
+/// Tokens that are run by other experts, or whose rows and parts are elsewhere.
 pub(super) fn routed(offers: &mut Offers<'_>) {
-    type Token = fn(&Routed, Slot, usize) -> usize;
     let before = run_by(|number, _| number.saturating_sub(1));
     let next = run_by(|number, count| (number + 1).min(count - 1));
     let said = "each token in the list sorted by expert is run by the expert of the";
@@ -43,26 +42,6 @@ pub(super) fn routed(offers: &mut Offers<'_>) {
         let words = format!("every {tile} tokens of an expert read the inputs of its first {tile}");
         offer(offers, words, 9.0 + choice(tile), terms, own());
     }
-    let tokens: [(&str, Token); 6] = [
-        (
-            "slot s of token t reads row k t + s of the input (k experts for each token), around the end",
-            |r, (t, s), _| (t * r.slots() + s) % r.tokens(),
-        ),
-        ("each token reads the row of its number in the list sorted by expert, around the end", |r, _, n| {
-            n % r.tokens()
-        }),
-        (
-            "each token reads the row of its number in the list sorted by expert, over the experts of a token",
-            |r, _, n| n / r.slots(),
-        ),
-        ("each token reads the row of the token before", |_, (t, _), _| t.saturating_sub(1)),
-        ("each token reads the row of the next token", |r, (t, _), _| (t + 1).min(r.tokens() - 1)),
-        ("slot s of token t reads row t + s of the input, around the end", |r, (t, s), _| (t + s) % r.tokens()),
-    ];
-    for (words, token) in tokens {
-        let terms = in_sorted(move |routed, number, (at, term)| term.token = token(routed, *at, number));
-        offer(offers, words.to_owned(), 9.0, terms, own());
-    }
     // The list is put back by the order that it was taken in, and not by its inverse.
     for (words, is_weighted) in [
         ("parts sorted by expert are put back by that order and not by its inverse", true),
@@ -81,42 +60,6 @@ pub(super) fn routed(offers: &mut Offers<'_>) {
             routed.all().map(term).collect()
         });
         offer(offers, words.to_owned(), 8.0, terms, own());
-    }
-    // What is left in the order of the experts.
-    for (words, is_of_place) in [
-        ("parts stay in the order sorted by expert, each with its own weight", false),
-        ("parts stay in the order sorted by expert, with the weights of the tokens where they stand", true),
-    ] {
-        let terms = in_sorted(move |routed, number, (to, term)| {
-            *to = (number / routed.slots(), number % routed.slots());
-            if is_of_place {
-                term.weight = routed.weights[*to];
-            }
-        });
-        offer(offers, words.to_owned(), 8.0, terms, own());
-    }
-    type Weight = fn(&Routed, Slot, usize) -> Slot;
-    let weights: [(&str, Weight); 7] = [
-        ("the memory of the weights, tokens by slots, is read as slots by tokens and transposed", |r, (t, s), _| {
-            let at = s * r.tokens() + t;
-            (at / r.slots(), at % r.slots())
-        }),
-        ("all parts of a token have the weight of its first", |_, (t, _), _| (t, 0)),
-        ("all parts of a token have the weight of its last", |r, (t, _), _| (t, r.slots() - 1)),
-        ("parts in the order sorted by expert have the weights in the order of tokens", |r, _, n| {
-            (n / r.slots(), n % r.slots())
-        }),
-        ("the part in each slot has the weight of the next slot, around the end", |r, (t, s), _| {
-            (t, (s + 1) % r.slots())
-        }),
-        ("parts have the weights of the token before", |_, (t, s), _| (t.saturating_sub(1), s)),
-        ("parts have the weights of the next token", |r, (t, s), _| ((t + 1).min(r.tokens() - 1), s)),
-    ];
-    for (words, weight) in weights {
-        let terms = in_sorted(move |routed, number, (at, term)| {
-            term.weight = routed.weights[weight(routed, *at, number)];
-        });
-        offer(offers, words.to_owned(), 9.0, terms, own());
     }
 }
 

@@ -19,19 +19,31 @@ type Weight = fn(&Routed, &At) -> Slot;
 /// Whether a part takes the place of what stands in its row: of the one that stands there, and the new one.
 type Stays = fn(&Routed, &At, &At) -> bool;
 
-const ROWS: [(&str, Row); 6] = [
+const ROWS: [(&str, Row); 8] = [
     ("", |_, at| at.slot.0),
     ("the row of its number in its expert's list", |_, at| at.in_expert),
     ("the row of its number in the list sorted by expert, over the experts of a token", |r, at| at.in_all / r.slots()),
     ("the row of its number in the list sorted by expert, around the end", |r, at| at.in_all % r.tokens()),
     ("the row of the token before", |_, at| at.slot.0.saturating_sub(1)),
     ("the row of the next token", |r, at| (at.slot.0 + 1).min(r.tokens() - 1)),
+    ("row k t + s for slot s of token t (k experts for each token), around the end", |r, at| {
+        (at.slot.0 * r.slots() + at.slot.1) % r.tokens()
+    }),
+    ("row t + s for slot s of token t, around the end", |r, at| (at.slot.0 + at.slot.1) % r.tokens()),
 ];
-const WEIGHTS: [(&str, Weight); 3] = [
+const WEIGHTS: [(&str, Weight); 8] = [
     ("", |_, at| at.slot),
-    ("the weight of the other slot", |r, at| (at.slot.0, (at.slot.1 + 1) % r.slots())),
+    ("the weight of the next slot, around the end", |r, at| (at.slot.0, (at.slot.1 + 1) % r.slots())),
     ("the weight of its number in the list of tokens and slots", |r, at| {
         (at.in_all / r.slots(), at.in_all % r.slots())
+    }),
+    ("the weight of its token's first slot", |_, at| (at.slot.0, 0)),
+    ("the weight of its token's last slot", |r, at| (at.slot.0, r.slots() - 1)),
+    ("the weight of the token before", |_, at| (at.slot.0.saturating_sub(1), at.slot.1)),
+    ("the weight of the next token", |r, at| ((at.slot.0 + 1).min(r.tokens() - 1), at.slot.1)),
+    ("the weight that stands there where the memory of all, tokens by slots, is read as slots by tokens", |r, at| {
+        let number = at.slot.1 * r.tokens() + at.slot.0;
+        (number / r.slots(), number % r.slots())
     }),
 ];
 const STAYS: [(&str, Option<Stays>); 5] = [

@@ -1,9 +1,9 @@
 //! Experts whose input is multiplied by what a router says of them: the weight taken in front of them, where the model has it behind.
 
-use ndarray::{Array2, ArrayD, Axis};
+use ndarray::{Array2, ArrayD};
 
-use super::Routed;
-use crate::case::{Case, Inner};
+use super::{Routed, made_of};
+use crate::case::Case;
 use crate::identify::after::Offers;
 use crate::law::Form;
 
@@ -21,20 +21,16 @@ impl Weighed {
         let (tokens, input) = (routed.tokens(), place.inputs.first()?);
         let x = input.to_shape((tokens, input.len() / tokens.max(1))).ok()?.into_owned();
         let mut out: Option<Array2<f64>> = None;
-        for expert in 0..routed.experts {
-            let of: Vec<(usize, f64)> =
-                routed.all().filter(|at| routed.chosen[*at] == expert).map(|at| (at.0, routed.weights[at])).collect();
-            if of.is_empty() {
-                continue;
-            }
+        for slot in 0..routed.slots() {
             let mut weighed = x.clone();
-            for (t, weight) in &of {
-                weighed.index_axis_mut(Axis(0), *t).mapv_inplace(|x| x * (self.input)(*weight));
+            for (t, mut row) in weighed.rows_mut().into_iter().enumerate() {
+                row.mapv_inplace(|x| x * (self.input)(routed.weights[[t, slot]]));
             }
-            let part = case.operation.part_of(at, Inner::of(expert), &weighed)?;
-            let out = out.get_or_insert_with(|| Array2::zeros(part.dim()));
-            (out.dim() == part.dim()).then_some(())?;
-            of.iter().for_each(|(t, weight)| out.row_mut(*t).scaled_add((self.part)(*weight), &part.row(*t)));
+            let mut made = made_of(case, at, &routed, &vec![slot; tokens], &weighed)?;
+            for (t, mut row) in made.rows_mut().into_iter().enumerate() {
+                row.mapv_inplace(|y| y * (self.part)(routed.weights[[t, slot]]));
+            }
+            out = Some(out.map_or_else(|| made.clone(), |out| out + &made));
         }
         out?.into_dyn().to_shape(place.right.raw_dim()).ok().map(|out| out.into_owned())
     }

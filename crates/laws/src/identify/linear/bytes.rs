@@ -2,9 +2,7 @@
 
 use ndarray::{Array2, ArrayD};
 
-use super::{ROOM, Sample, flat, of_input, of_weight, weight_of};
-use crate::case::Case;
-use crate::law::{Form, Law};
+use crate::identify::output::roundings::Whole;
 
 /// How numbers are kept: bits of each, the block that has one step (`None`: a row), and which part of its largest size a step is.
 #[derive(Clone, Copy)]
@@ -113,51 +111,15 @@ impl Kept {
     }
 }
 
-/// Another tensor made of one.
-type Whole = std::sync::Arc<dyn Fn(&Array2<f64>) -> Option<Array2<f64>> + Send + Sync>;
-
-impl Sample {
-    /// Weights and inputs that are kept in few bits, with a mistake in how they are kept.
-    pub(super) fn in_bytes(&self, case: &Case<'_>) -> Vec<Law> {
-        let mut laws = Vec::new();
-        // Of a large weight the sample's rows alone, as far as they do not ask for others.
-        let whole_weight = weight_of(case, case.fitted).filter(|weight| weight.len() <= MOST);
-        let made_weight = |kept: Kept, read: Read| match &whole_weight {
-            Some(weight) => Some(kept.made(weight, read)?.select(ndarray::Axis(0), &self.rows)),
-            None if matches!(read, Read::StepOf(_) | Read::StepOfFirst) => None,
-            None => kept.made(&self.weight, read),
+/// Ways to keep numbers in few bits, with a mistake in how they are kept or read.
+pub(super) fn ways() -> Vec<(String, f64, Whole)> {
+    let pairs = Kept::all().into_iter().flat_map(|kept| Read::ALL.map(|(read, bits)| (kept, read, bits)));
+    let way = |(kept, read, bits): (Kept, Read, f64)| -> (String, f64, Whole) {
+        let made = move |x: &ArrayD<f64>| {
+            let flat = super::flat(x)?;
+            kept.made(&flat, read)?.into_dyn().to_shape(x.raw_dim()).ok().map(|made| made.into_owned())
         };
-        let before = self.left(&self.x.dot(&self.weight.t()));
-        // A value on the edge between two steps may be either of them.
-        let near = (EDGE * before).max(ROOM * self.noise);
-        for kept in Kept::all() {
-            for (read, bits) in Read::ALL {
-                if !case.has_time() {
-                    return laws;
-                }
-                let whole: Whole = std::sync::Arc::new(move |x| kept.made(x, read));
-                let price = 9.0 + bits;
-                if made_weight(kept, read).is_some_and(|other| self.left(&self.x.dot(&other.t())) <= near) {
-                    let whole = whole.clone();
-                    let said = format!("weights are {}, {}", kept.words(), read.words(kept));
-                    laws.push(of_weight(said, price, move |case, at| whole(&weight_of(case, at)?)));
-                }
-                if whole(&self.x).is_some_and(|x| self.left(&x.dot(&self.weight.t())) <= near) {
-                    let whole = whole.clone();
-                    let said = format!("the input is {}, {}", kept.words(), read.words(kept));
-                    laws.push(of_input(Form::LinearValues, said, price, move |case, at| {
-                        let input = case.places[at].inputs.first()?;
-                        let made: ArrayD<f64> = whole(&flat(input)?)?.into_dyn();
-                        made.to_shape(input.raw_dim()).ok().map(|made| made.into_owned())
-                    }));
-                }
-            }
-        }
-        laws
-    }
+        (format!("{}, {}", kept.words(), read.words(kept)), 7.0 + bits, std::sync::Arc::new(made))
+    };
+    pairs.map(way).collect()
 }
-
-/// Numbers of a weight that is made anew as a whole.
-const MOST: usize = 1 << 18;
-/// The share of the error that values on the edge between two steps may leave before the proof.
-const EDGE: f64 = 0.1;

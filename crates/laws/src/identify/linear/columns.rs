@@ -1,13 +1,14 @@
 //! How often each channel of the input is counted, and how far the weight was read.
 
-use ndarray::{Array2, ArrayView1, Axis as Dimension};
+use ndarray::{Array2, Axis as Dimension};
 
 use super::{BLOCKS, MOST_COLUMNS, ROOM, Sample, flat, of_input, of_weight, weight_of};
 use crate::case::Axis;
 use crate::describe::function::describe as describe_function;
 use crate::describe::set;
-use crate::describe::source::describe as describe_source;
+use crate::describe::source::orders;
 use crate::describe::table::describe as describe_table;
+use crate::identify::statistics::{SIZES, Statistic};
 use crate::law::{Form, Law};
 use crate::number::Measured;
 use crate::solve::Cholesky;
@@ -23,39 +24,13 @@ fn scaled_columns(words: String, bits: f64, values: Vec<f64>) -> Law {
     })
 }
 
-/// Orders that columns may be in.
-pub(super) fn orders_of(n: usize) -> Vec<Vec<usize>> {
-    let of = |f: &dyn Fn(usize) -> usize| (0..n).map(f).collect::<Vec<_>>();
-    let mut all = vec![of(&|i| n - 1 - i), of(&|i| if i ^ 1 < n { i ^ 1 } else { i })];
-    for by in (1..n).filter(|by| *by <= 64 || n - by <= 64 || n.is_multiple_of(*by)) {
-        all.push(of(&|i| (i + by) % n));
-    }
-    for block in (2..n).filter(|block| n.is_multiple_of(*block)) {
-        let rows = n / block;
-        all.push(of(&|i| i % rows * block + i / rows));
-        all.push(of(&|i| i / block * block + block - 1 - i % block));
-        all.push(of(&|i| (rows - 1 - i / block) * block + i % block));
-        // Blocks in the order of a transposed matrix of them.
-        for columns in (2..rows).filter(|columns| rows.is_multiple_of(*columns)) {
-            let of_block = |b: usize| b % (rows / columns) * columns + b / (rows / columns);
-            all.push(of(&|i| of_block(i / block) * block + i % block));
-        }
-        for shift in 1..block.min(9) {
-            all.push(of(&|i| i / block * block + (i % block + shift) % block));
-        }
-        for shift in 1..rows.min(9) {
-            all.push(of(&|i| (i / block + shift) % rows * block + i % block));
-        }
-        if n.is_multiple_of(2 * block) {
-            all.push(of(&|i| ((i / block) ^ 1) * block + i % block));
-            all.push(of(&|i| i / (2 * block) * 2 * block + i % (2 * block) / 2 + i % 2 * block));
-            all.push(of(&|i| {
-                let (start, inner) = (i / (2 * block) * 2 * block, i % (2 * block));
-                start + if inner < block { 2 * inner } else { 2 * (inner - block) + 1 }
-            }));
-        }
-    }
-    all
+/// What an order of the input's channels may cost.
+const MOST_OF_AN_ORDER: f64 = 16.0;
+
+/// Whether each of so many stands at one place.
+fn is_order(from: &[usize]) -> bool {
+    let mut seen = vec![false; from.len()];
+    from.iter().all(|&at| !std::mem::replace(&mut seen[at], true))
 }
 
 impl Sample {
@@ -106,14 +81,8 @@ impl Sample {
 
     /// Columns that are multiplied with a function of their own size over the positions.
     fn by_size_of_column(&self, factors: &[Measured]) -> Vec<Law> {
-        type Size = fn(ArrayView1<'_, f64>) -> f64;
-        let sizes: [(&str, Size); 3] = [
-            ("largest size", |x| x.iter().fold(0.0, |most: f64, x| most.max(x.abs()))),
-            ("root mean square", |x| (x.dot(&x) / x.len() as f64).sqrt()),
-            ("mean size", |x| x.iter().map(|x| x.abs()).sum::<f64>() / x.len() as f64),
-        ];
-        let of = |(words, size): (&str, Size)| {
-            let sizes: Vec<f64> = self.x.columns().into_iter().map(size).collect();
+        let of = |(words, size): Statistic| {
+            let sizes: Vec<f64> = self.x.columns().into_iter().map(|column| size(&column.to_vec())).collect();
             let function = describe_function(&sizes, factors)?;
             let said = format!(
                 "each channel of the input is multiplied by {} (s: its {words} over the positions)",
@@ -123,13 +92,13 @@ impl Sample {
             Some(of_input(Form::LinearColumns, said, function.bits + 6.0, move |case, at| {
                 let mut x = flat(case.places[at].inputs.first()?)?;
                 for mut column in x.columns_mut() {
-                    let by = f(size(column.view()));
+                    let by = f(size(&column.to_vec()));
                     column.mapv_inplace(|x| x * by);
                 }
                 Some(x.into_dyn())
             }))
         };
-        sizes.into_iter().filter_map(of).collect()
+        SIZES.into_iter().filter_map(of).collect()
     }
 
     /// Where columns are many: those from one on, or up to one, are left out.
@@ -172,12 +141,11 @@ impl Sample {
         let bias = (&self.right - &self.x.dot(&self.weight.t())).select(Dimension(0), &few);
         let size = own.iter().map(|y| y * y).sum::<f64>().sqrt();
         let mut laws = Vec::new();
-        for from in orders_of(k) {
+        for source in orders(k, Axis::Channel.name(), MOST_OF_AN_ORDER).into_iter().filter(|of| is_order(&of.from)) {
+            let from = source.from;
             let made = x.select(Dimension(1), &from).dot(&self.weight.t()) + &bias;
             let left = made.iter().zip(&own).map(|(a, b)| (a - b).powi(2)).sum::<f64>().sqrt();
             if left <= ROOM * self.noise * size {
-                let known: Vec<Option<usize>> = from.iter().map(|i| Some(*i)).collect();
-                let source = describe_source(&known, k, Axis::Channel);
                 let words = format!("channel i of the input is taken from {}", source.words);
                 let law = of_input(Form::LinearColumns, words, source.bits + 2.0, move |case, at| {
                     let x = flat(case.places[at].inputs.first()?)?;

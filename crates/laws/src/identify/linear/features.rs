@@ -12,6 +12,7 @@ use crate::describe::function::{bf16_as_f16, f16_as_bf16};
 use crate::describe::source::exchanged;
 use crate::describe::table::describe as describe_table;
 use crate::fit::factor;
+use crate::identify::statistics::{largest, largest_size, smallest};
 use crate::law::Law;
 use crate::number::Measured;
 
@@ -58,18 +59,6 @@ fn scales_of_row(width: usize, other: fn(usize, usize) -> usize) -> Read {
 /// Each number by itself, where all come out as numbers.
 fn of_bits(f: fn(f64) -> f64) -> Read {
     Arc::new(move |weight| Some(weight.mapv(f)).filter(|read| read.iter().all(|w| w.is_finite())))
-}
-
-fn least(block: &[f64]) -> f64 {
-    block.iter().copied().fold(f64::INFINITY, f64::min)
-}
-
-fn most(block: &[f64]) -> f64 {
-    block.iter().copied().fold(f64::NEG_INFINITY, f64::max)
-}
-
-fn size(block: &[f64]) -> f64 {
-    block.iter().fold(0.0, |most: f64, w| most.max(w.abs()))
 }
 
 fn each(block: &mut [f64], f: impl Fn(f64) -> f64) {
@@ -126,10 +115,10 @@ fn readings(columns: usize) -> Vec<(String, f64, Read)> {
         let of = |what: &str| format!("{what} of its {where_of}");
         type Number = fn(&[f64]) -> f64;
         let taken_off: [(&str, Number); 4] = [
-            ("least", least),
-            ("largest", most),
+            ("least", smallest),
+            ("largest", largest),
             ("mean", |b| b.iter().sum::<f64>() / b.len() as f64),
-            ("middle between the least and the largest", |b| 0.5 * (least(b) + most(b))),
+            ("middle between the least and the largest", |b| 0.5 * (smallest(b) + largest(b))),
         ];
         for (what, number) in taken_off {
             let less = by_block(width, move |b| {
@@ -145,7 +134,7 @@ fn readings(columns: usize) -> Vec<(String, f64, Read)> {
             ),
             bits + 2.0,
             by_block(width, |b| {
-                let by = size(b);
+                let by = largest_size(b);
                 each(b, |w| if w < 0.0 { w + by } else { w - by });
             }),
         );
@@ -156,13 +145,13 @@ fn readings(columns: usize) -> Vec<(String, f64, Read)> {
         ];
         for (what, f) in bits_lost {
             let read = by_block(width, move |b| {
-                let by = size(b);
+                let by = largest_size(b);
                 each(b, |w| f(w, by));
             });
             add(of(&format!("itself {what}")), bits + 1.0, read);
         }
         let bare = by_block(width, |b| {
-            let by = size(b);
+            let by = largest_size(b);
             each(b, |w| if by > 0.0 { w / by } else { w });
         });
         add(of("itself without its scale: over the largest size"), bits, bare);
@@ -186,7 +175,7 @@ fn readings(columns: usize) -> Vec<(String, f64, Read)> {
             of("the largest size, with its own sign"),
             bits,
             by_block(width, |b| {
-                let by = size(b);
+                let by = largest_size(b);
                 each(b, |w| by * w.signum());
             }),
         );
@@ -206,7 +195,7 @@ fn readings(columns: usize) -> Vec<(String, f64, Read)> {
         for (way, f) in powers {
             let words = of(&format!("itself with its scale, the largest size, {way} to a power of 2,"));
             let read = by_block(width, move |b| {
-                let own = size(b);
+                let own = largest_size(b);
                 if own > 0.0 {
                     let scale = f(own.log2()).exp2();
                     each(b, |w| w / own * scale);

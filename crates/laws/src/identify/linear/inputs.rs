@@ -2,21 +2,19 @@
 
 use std::sync::Arc;
 
-use ndarray::{Array2, ArrayD};
+use ndarray::{Array1, Array2, ArrayD, ArrayView1};
 
-use super::columns::orders_of;
 use super::{ROOM, flat, of_input, weight_of};
-use crate::case::{Axis, Case};
-use crate::describe::function::describe as describe_function;
-use crate::describe::source::describe as describe_source;
-use crate::describe::{choice, function};
+use crate::case::Case;
+use crate::describe::choice;
 use crate::fit::{factor, least_squares};
 use crate::identify::after::by_row;
 use crate::identify::aliased::aliased;
 use crate::identify::operands::over_root_mean_square;
-use crate::identify::pool;
+use crate::identify::pool::Made;
 use crate::identify::subject::Subject;
 use crate::identify::sums::moved;
+use crate::identify::vector::{Called, Said, said};
 use crate::law::{Form, Law};
 use crate::number::Measured;
 
@@ -25,8 +23,10 @@ pub(super) fn bias_of(case: &Case<'_>, at: usize) -> Option<Array2<f64>> {
     flat(&case.operation.apply(at, &[ArrayD::zeros(case.places[at].inputs.first()?.raw_dim())])?)
 }
 
-/// Another bias, made of the right one.
-pub(super) fn bias(case: &Case<'_>) -> Option<Law> {
+const BIAS: Called = Called { one: "bias", several: "biases", symbol: "b", nothing: 0.0 };
+
+/// The bias that a product has, where it is off by the same numbers at each position; with the right one.
+fn measured_bias(case: &Case<'_>) -> Option<(Vec<f64>, Vec<Measured>)> {
     let first = case.first();
     let (due, right, own) = (bias_of(case, case.fitted)?, flat(&first.right)?, flat(&first.own)?);
     if due.dim() != right.dim() || due.iter().all(|b| *b == 0.0) {
@@ -38,161 +38,58 @@ pub(super) fn bias(case: &Case<'_>) -> Option<Law> {
     let mut measured = Vec::new();
     for ((right, own), due) in right.columns().into_iter().zip(own.columns()).zip(due.row(0)) {
         let off = (&own - &right).sum() / rows;
-        // The same at each position, or it is no bias.
-        if right
-            .iter()
-            .zip(own)
-            .any(|(right, own)| (own - right - off).abs() > ROOM * (each + first.noise() * own.abs()))
-        {
-            return None;
-        }
+        let is_off = |(right, own): (&f64, &f64)| (own - right - off).abs() > ROOM * (each + first.noise() * own.abs());
+        (!right.iter().zip(own).any(is_off)).then_some(())?;
         measured.push(Measured::new(due + off, each / rows.sqrt()));
     }
-    let due = due.row(0).to_vec();
-    let is_none = measured.iter().all(|m| m.may_be(0.0));
-    let every = vec![true; due.len()];
-    let (words, bits, f, has) = match is_none {
-        true => ("the bias is left out".to_owned(), 3.0, Arc::new(|_: f64| 0.0) as function::Of, every),
-        false => match (describe_function(&due, &measured), function::on_a_part(&due, &measured, Axis::Channel)) {
-            (Some(function), _) => {
-                (format!("the bias is {} (b: the right bias)", function.of("b")), function.bits, function.f, every)
-            }
-            (None, Some((function, set))) => {
-                let on = set.words.clone()?;
-                let words = format!("the bias is {} for {on}, else b (b: the right bias)", function.of("b"));
-                (words, function.bits + set.bits, function.f, set.has)
-            }
-            (None, None) => return other_bias(case, &measured),
-        },
-    };
-    Some(Law::new(Form::LinearBias, words, bits + 3.0, move |case, at| {
-        let place = &case.places[at];
-        let (due, right) = (bias_of(case, at)?, flat(&place.right)?);
-        let mut out = right;
-        (out.ncols() == has.len()).then_some(())?;
-        for ((t, c), y) in out.indexed_iter_mut().filter(|((_, c), _)| has[*c]) {
-            *y += f(due[[t, c]]) - due[[t, c]];
-        }
-        out.to_shape(place.right.raw_dim()).ok().map(|out| out.into_owned())
-    }))
+    Some((due.row(0).to_vec(), measured))
 }
 
-/// A bias that is another vector of the model, or a part of one; or the right one in another order.
-fn other_bias(case: &Case<'_>, measured: &[Measured]) -> Option<Law> {
-    let n = measured.len();
-    let fits = |b: &[f64]| b.len() == n && measured.iter().zip(b).all(|(m, b)| m.may_be(*b));
-    let law = |words: String, bits: f64, of: Vector| {
-        Law::new(Form::LinearBias, words, bits, move |case, at| {
+/// Another bias: of the right one, or of other vectors of the model.
+pub(super) fn bias(case: &Case<'_>) -> Vec<Law> {
+    let Some((due, measured)) = measured_bias(case) else { return Vec::new() };
+    let law = |said: Said| {
+        Law::new(Form::LinearBias, said.words, said.bits + 3.0, move |case, at| {
             let place = &case.places[at];
             let (due, mut out) = (bias_of(case, at)?, flat(&place.right)?);
-            let other = of(case, at)?;
+            let other = (said.made)(case, at, &due.row(0).to_vec())?;
             (out.ncols() == other.len()).then_some(())?;
-            for ((t, c), y) in out.indexed_iter_mut() {
-                *y += other[c] - due[[t, c]];
-            }
+            out.indexed_iter_mut().for_each(|((t, c), y)| *y += other[c] - due[[t, c]]);
             out.to_shape(place.right.raw_dim()).ok().map(|out| out.into_owned())
         })
     };
-    for parts in [1usize, 2, 3, 4, 8] {
-        for (name, vector) in case.operation.vectors(case.fitted, parts * n) {
-            if let Some(part) = (0..parts).find(|part| fits(&vector[part * n..(part + 1) * n])) {
-                let said = match parts {
-                    1 => format!("the bias is {name}"),
-                    _ => format!("the bias is part {} of {parts} of {name}", part + 1),
-                };
-                let of: Vector = Arc::new(move |case, at| {
-                    Some(case.operation.vector(at, parts * n, &name)?[part * n..(part + 1) * n].to_vec())
-                });
-                return Some(law(said, 8.0 + choice(parts), of));
-            }
-        }
-    }
-    let due = bias_of(case, case.fitted)?.row(0).to_vec();
-    if let Some(law) = made_bias(case, &due, &fits, &law) {
-        return Some(law);
-    }
-    if let Some(found) = pool::found(case, &due, measured) {
-        let of: Vector = Arc::new(move |case, at| (found.of)(case, at, &bias_of(case, at)?.row(0).to_vec()));
-        return Some(law(format!("of the biases {}", found.words), found.bits, of));
-    }
-    let of_blocks = (2..=n / 2).filter(|b| n.is_multiple_of(*b)).flat_map(|b| {
-        let of = |f: &dyn Fn(usize) -> usize| (0..n).map(f).collect::<Vec<usize>>();
-        [of(&|i| i / b * b), of(&|i| i / b * b + b - 1), of(&|i| i % b), of(&|i| i / b)]
-    });
-    let (_, from) = orders_of(n)
-        .into_iter()
-        .chain(of_blocks)
-        .map(|from| (from.iter().map(|i| due[*i]).collect::<Vec<f64>>(), from))
-        .find(|(b, _)| fits(b))?;
-    let known: Vec<Option<usize>> = from.iter().map(|i| Some(*i)).collect();
-    let source = describe_source(&known, n, Axis::Channel);
-    let of: Vector = Arc::new(move |case, at| {
-        let due = bias_of(case, at)?;
-        (due.ncols() == from.len()).then(|| from.iter().map(|i| due[[0, *i]]).collect())
-    });
-    Some(law(format!("channel i has the bias of {}", source.words), source.bits + 4.0, of))
+    said(case, &BIAS, &due, &measured).into_iter().chain(of_weight(case, &due, &measured)).map(law).collect()
 }
 
-/// A bias that is a product: of the right one and another vector, or of the weight and a vector that is added to the input.
-fn made_bias(
-    case: &Case<'_>,
-    due: &[f64],
-    fits: &dyn Fn(&[f64]) -> bool,
-    law: &dyn Fn(String, f64, Vector) -> Law,
-) -> Option<Law> {
-    let n = due.len();
-    let times = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a * b).collect::<Vec<f64>>();
-    for (name, vector) in case.operation.vectors(case.fitted, n) {
-        if fits(&times(due, &vector)) {
-            let said = format!("the bias is the right one times {name}");
-            let of: Vector = Arc::new(move |case, at| {
-                let due = bias_of(case, at)?.row(0).to_vec();
-                Some(times(&due, &case.operation.vector(at, due.len(), &name)?))
-            });
-            return Some(law(said, 8.0, of));
-        }
-    }
-    let weight = weight_of(case, case.fitted)?;
-    let sizes = |weight: &Array2<f64>| -> Vec<f64> {
-        weight.rows().into_iter().map(|row| row.iter().fold(0.0, |most: f64, w| most.max(w.abs()))).collect()
-    };
-    type Way = fn(f64, f64) -> f64;
-    let ways: [(&str, Way); 2] = [
-        ("times the largest size of its row of the weight", |b, s| b * s),
-        ("over the largest size of its row of the weight", |b, s| b / s),
-    ];
-    for (words, way) in ways {
-        let made =
-            move |due: &[f64], sizes: &[f64]| due.iter().zip(sizes).map(|(b, s)| way(*b, *s)).collect::<Vec<f64>>();
-        if fits(&made(due, &sizes(&weight))) {
-            let of: Vector = Arc::new(move |case, at| {
-                Some(made(&bias_of(case, at)?.row(0).to_vec(), &sizes(&weight_of(case, at)?)))
-            });
-            return Some(law(format!("the bias is the right one {words}"), 9.0, of));
-        }
-    }
+/// A bias that is made with the weight: multiplied by the size of its row, or the product of the weight and a vector that is added to the input.
+fn of_weight(case: &Case<'_>, due: &[f64], measured: &[Measured]) -> Vec<Said> {
+    let Some(weight) = weight_of(case, case.fitted) else { return Vec::new() };
     let width = weight.ncols();
-    for (name, vector) in case.operation.vectors(case.fitted, width) {
-        let added = weight.dot(&ndarray::Array1::from(vector));
-        for is_kept in [false, true] {
-            let all: Vec<f64> = added.iter().zip(due).map(|(a, b)| if is_kept { a + b } else { *a }).collect();
-            if fits(&all) {
-                let kept = if is_kept { "" } else { ", and no bias to the product" };
-                let said = format!("{name} is added to the input{kept}");
-                let of: Vector = Arc::new(move |case, at| {
-                    let vector = ndarray::Array1::from(case.operation.vector(at, width, &name)?);
-                    let (added, due) = (weight_of(case, at)?.dot(&vector), bias_of(case, at)?);
-                    Some(added.iter().zip(due.row(0)).map(|(a, b)| if is_kept { a + b } else { *a }).collect())
-                });
-                return Some(law(said, 9.0, of));
-            }
+    let mut all: Vec<(String, Made)> = Vec::new();
+    type Way = fn(f64, f64) -> f64;
+    let ways: [(&str, Way); 2] = [("times", |b, s| b * s), ("over", |b, s| b / s)];
+    for (words, way) in ways {
+        let made: Made = Arc::new(move |case, at, due| {
+            let size = |row: ArrayView1<'_, f64>| row.iter().fold(0.0, |most: f64, w| most.max(w.abs()));
+            Some(due.iter().zip(weight_of(case, at)?.rows()).map(|(b, row)| way(*b, size(row))).collect())
+        });
+        all.push((format!("the bias is the right one {words} the largest size of its row of the weight"), made));
+    }
+    for (name, _) in case.operation.vectors(case.fitted, width) {
+        for (kept, by) in [("", 1.0), (", and no bias to the product", 0.0)] {
+            let known = name.clone();
+            let made: Made = Arc::new(move |case, at, due| {
+                let added = weight_of(case, at)?.dot(&Array1::from(case.operation.vector(at, width, &known)?));
+                Some(added.iter().zip(due).map(|(a, b)| a + by * b).collect())
+            });
+            all.push((format!("{name} is added to the input{kept}"), made));
         }
     }
-    None
+    let fits = |(_, made): &(String, Made)| {
+        made(case, case.fitted, due).is_some_and(|b| measured.iter().zip(b).all(|(m, b)| m.may_be(b)))
+    };
+    all.into_iter().filter(fits).map(|(words, made)| Said { words, is: None, bits: 6.0, made }).collect()
 }
-
-/// A vector, made of what is at a place.
-type Vector = Arc<dyn Fn(&Case<'_>, usize) -> Option<Vec<f64>> + Send + Sync>;
 
 /// Other inputs, by what they are called.
 fn library(case: &Case<'_>, at: usize) -> Vec<(String, ArrayD<f64>)> {

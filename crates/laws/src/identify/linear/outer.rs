@@ -10,32 +10,20 @@ use super::{ROOM, flat, weight_of};
 use crate::case::Case;
 use crate::fit::{factor, weighed};
 use crate::identify::norm::product;
-use crate::identify::scales::SIZES;
+use crate::identify::statistics::{DIVISORS, SIGNED, SIZES, Statistic};
 use crate::law::{Form, Law};
 use crate::number::Measured;
 
 /// A number of each row.
 type OfRow = fn(&[f64]) -> f64;
 
+/// The price of a statistic up to which a row of the input or of the weight may be told by it.
+const PLAIN: f64 = 6.0;
+
 /// What a row of the input or of the weight may be told by.
-fn statistics() -> Vec<(&'static str, OfRow)> {
-    let more: [(&str, OfRow); 6] = [
-        ("sum", |row| row.iter().sum()),
-        ("sum of sizes", |row| row.iter().map(|x| x.abs()).sum()),
-        ("length", |row| row.iter().map(|x| x * x).sum::<f64>().sqrt()),
-        ("largest number", largest),
-        ("smallest number", smallest),
-        ("span (largest less smallest number)", |row| largest(row) - smallest(row)),
-    ];
-    SIZES.into_iter().chain(more).collect()
-}
-
-fn largest(row: &[f64]) -> f64 {
-    row.iter().copied().fold(f64::NEG_INFINITY, f64::max)
-}
-
-fn smallest(row: &[f64]) -> f64 {
-    row.iter().copied().fold(f64::INFINITY, f64::min)
+fn statistics() -> impl Iterator<Item = Statistic> {
+    let sizes = DIVISORS.into_iter().filter(|(_, bits)| *bits <= PLAIN).map(|(statistic, _)| statistic);
+    sizes.chain(SIGNED)
 }
 
 fn by_row(x: &Array2<f64>, f: OfRow) -> Vec<f64> {
@@ -69,7 +57,7 @@ fn of_outputs(case: &Case<'_>) -> Vec<Outputs> {
     ];
     // The scale of a row of another matrix of as many rows.
     for name in case.operation.other_weights(case.fitted) {
-        for (called, f) in statistics().into_iter().take(2) {
+        for (called, f) in SIZES.into_iter().take(2) {
             let known = name.clone();
             let of: OfOutputs = Arc::new(move |case, at| {
                 let (own, other) = (weight_of(case, at)?, case.operation.other_weight(at, &known)?);

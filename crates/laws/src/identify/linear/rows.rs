@@ -5,9 +5,7 @@ use ndarray::{Array1, Array2, ArrayView1};
 use super::inputs::bias_of;
 use super::{ROOM, Sample, flat, weight_of};
 use crate::case::{Axis, Case, OtherWeight};
-use crate::describe::choice;
-use crate::describe::set::describe as describe_set;
-use crate::describe::source::describe as describe_source;
+use crate::describe::{choice, source};
 use crate::identify::subject::Subject;
 use crate::law::{Form, Law};
 
@@ -124,10 +122,7 @@ impl Sample {
         };
         // With the bias that stands there, or with that of the row.
         let subject = Subject::output(case);
-        [false, true]
-            .into_iter()
-            .map(law)
-            .find(|law| law.predicted(case, case.fitted).is_some_and(|value| subject.is_near(&value)))
+        [false, true].into_iter().map(law).find(|law| subject.is_near_by(law, case))
     }
 }
 
@@ -139,25 +134,18 @@ fn bias_by_name(case: &Case<'_>, at: usize, name: Option<&OtherWeight>, rows: us
 
 /// The matrices that outputs have rows of, and from where.
 fn described(all: &[Given], found: &[Option<(usize, usize)>], outputs: usize) -> Option<(Vec<Piece>, String, f64)> {
-    let (mut pieces, mut words, mut bits) = (Vec::new(), Vec::new(), 4.0);
-    for (of, given) in all.iter().enumerate() {
-        let here = |at: &Option<(usize, usize)>| at.map(|(which, _)| which == of);
-        let meant: Vec<Option<bool>> = found.iter().map(here).collect();
-        if !meant.contains(&Some(true)) {
-            continue;
-        }
-        let set = describe_set(&meant, Axis::Channel, None);
-        let from: Vec<Option<usize>> =
-            found.iter().map(|at| at.filter(|(which, _)| *which == of).map(|(_, row)| row)).collect();
-        let source = describe_source(&from, given.rows.max(outputs), Axis::Row);
+    let counts: Vec<usize> = all.iter().map(|given| given.rows.max(outputs)).collect();
+    let (mut others, mut words, mut bits) = (Vec::new(), Vec::new(), 4.0);
+    for source::Piece { of, on, source } in source::pieces(found, &counts, Axis::Row) {
         let is_right = of == 0 && source.is_itself;
-        let whose = given.name.as_ref().map_or_else(|| "the right weight".to_owned(), OtherWeight::to_string);
-        let on = set.words.clone().map_or_else(|| "all outputs".to_owned(), |words| words.replace("channel", "output"));
-        bits += set.bits + if is_right { 0.0 } else { source.bits + choice(all.len()) };
+        let name = all[of].name.clone();
+        let whose = name.as_ref().map_or_else(|| "the right weight".to_owned(), OtherWeight::to_string);
+        let said = on.words.map_or_else(|| "all outputs".to_owned(), |words| words.replace("channel", "output"));
+        bits += on.bits + if is_right { 0.0 } else { source.bits + choice(all.len()) };
         if !is_right {
-            words.push(format!("{on} have rows of {whose}, output i {}", source.words));
-            pieces.push(Piece { name: given.name.clone(), has: set.has, from: source.from });
+            words.push(format!("{said} have rows of {whose}, output i {}", source.words));
+            others.push(Piece { name, has: on.has, from: source.from });
         }
     }
-    (!pieces.is_empty() && pieces.len() <= MOST_PIECES).then(|| (pieces, words.join("; "), bits))
+    (!others.is_empty() && others.len() <= MOST_PIECES).then(|| (others, words.join("; "), bits))
 }

@@ -41,27 +41,47 @@ impl Sample {
         }
     }
 
-    /// Values of the input or the weight that are rounded.
-    pub(super) fn rounded(&self) -> Vec<Law> {
+    /// The input or the weight kept in one of these ways: which of them, the way in words, and its law. `weight` is the whole weight, where the rows of the sample
+    /// are not enough.
+    pub(super) fn kept_as(
+        &self,
+        case: &Case<'_>,
+        ways: &[(String, f64, Whole)],
+        weight: Option<&Array2<f64>>,
+    ) -> Vec<(bool, String, Law)> {
         let mut laws = Vec::new();
-        let before = self.left(&self.x.dot(&self.weight.t()));
+        let two = |x: ArrayD<f64>| x.into_dimensionality::<ndarray::Ix2>().ok();
+        let made = |is_input: bool, f: &Whole| -> Option<Array2<f64>> {
+            match (is_input, weight) {
+                (true, _) => Some(two(f(&self.x.clone().into_dyn())?)?.dot(&self.weight.t())),
+                (false, Some(w)) => {
+                    let kept = two(f(&w.clone().into_dyn())?)?;
+                    Some(self.x.dot(&kept.select(Dimension(0), &self.rows).t()))
+                }
+                (false, None) => Some(self.x.dot(&two(f(&self.weight.clone().into_dyn())?)?.t())),
+            }
+        };
+        // A value on the edge between two steps may be either of them.
+        let near = (0.1 * self.left(&self.x.dot(&self.weight.t()))).max(ROOM * self.noise);
         for is_input in [true, false] {
             let called = if is_input { "input" } else { "weight" };
-            let made = |f: &dyn Fn(&ArrayD<f64>) -> Option<ArrayD<f64>>| -> Option<Array2<f64>> {
-                let two = |x: ArrayD<f64>| x.into_dimensionality().ok();
-                match is_input {
-                    true => Some(two(f(&self.x.clone().into_dyn())?).map(|x: Array2<f64>| x.dot(&self.weight.t()))?),
-                    false => two(f(&self.weight.clone().into_dyn())?).map(|w: Array2<f64>| self.x.dot(&w.t())),
-                }
-            };
-            for (words, bits, f) in roundings_of() {
-                if made(&|x| f(x)).is_some_and(|made| self.left(&made) <= (0.1 * before).max(ROOM * self.noise)) {
-                    let name = if is_input { "input_rounded" } else { "rounded" };
-                    let said = format!("the {called} is {words}");
-                    laws.push(Self::law_of_values(is_input, said, bits + 2.0, f.clone()).with(name, words));
+            for (words, bits, f) in ways.iter().take_while(|_| case.has_time()) {
+                if made(is_input, f).is_some_and(|made| self.left(&made) <= near) {
+                    let law = Self::law_of_values(is_input, format!("the {called} is {words}"), bits + 2.0, f.clone());
+                    laws.push((is_input, words.clone(), law));
                 }
             }
         }
+        laws
+    }
+
+    /// Values of the input or the weight that are rounded.
+    pub(super) fn rounded(&self, case: &Case<'_>) -> Vec<Law> {
+        let before = self.left(&self.x.dot(&self.weight.t()));
+        let named = |(is_input, words, law): (bool, String, Law)| {
+            law.with(if is_input { "input_rounded" } else { "rounded" }, words)
+        };
+        let mut laws: Vec<Law> = self.kept_as(case, &roundings_of(), None).into_iter().map(named).collect();
         for (words, bits, f) in digits() {
             let both = self.x.mapv(|x| f(x)).dot(&self.weight.mapv(|w| f(w)).t());
             if self.left(&both) <= (0.1 * before).max(ROOM * self.noise) {

@@ -3,28 +3,13 @@
 use ndarray::Array2;
 
 use super::divisor::divisor_laws;
-use super::{ROOM, Right, matrix};
+use super::{ROOM, Right, matrix, output_of};
 use crate::case::Case;
 use crate::describe::choice;
 use crate::fit::least_squares;
-use crate::identify::output::biases::OfRow;
+use crate::identify::statistics::{SIGNED, Statistic};
 use crate::law::{Form, Law};
 use crate::number::Measured;
-
-/// A statistic of the row that is added or subtracted before.
-const OFFSETS: [OfRow; 7] = [
-    ("mean", |row| row.iter().sum::<f64>() / row.len() as f64),
-    ("median", |row| {
-        let mut row = row.to_vec();
-        row.sort_by(f64::total_cmp);
-        0.5 * (row[(row.len() - 1) / 2] + row[row.len() / 2])
-    }),
-    ("first value", |row| row[0]),
-    ("last value", |row| row[row.len() - 1]),
-    ("smallest value", |row| row.iter().copied().fold(f64::INFINITY, f64::min)),
-    ("largest value", |row| row.iter().copied().fold(f64::NEG_INFINITY, f64::max)),
-    ("one", |_| 1.0),
-];
 
 /// y / w = f (x + a m): a number of each row is added before.
 pub(super) fn offsets(case: &Case<'_>, right: &Right, own: &Array2<f64>) -> Vec<Law> {
@@ -42,7 +27,8 @@ pub(super) fn offsets(case: &Case<'_>, right: &Right, own: &Array2<f64>) -> Vec<
         offsets.push(fit.coefficients[1]);
     }
     let mut laws = Vec::new();
-    for (called, f) in OFFSETS {
+    let one: Statistic = ("one", |_| 1.0);
+    for (called, f) in SIGNED.into_iter().chain([one]) {
         let of: Vec<f64> = x.rows().into_iter().map(|row| f(&row.to_vec())).collect();
         let share: Vec<Measured> = offsets
             .iter()
@@ -74,15 +60,14 @@ pub(super) fn offsets(case: &Case<'_>, right: &Right, own: &Array2<f64>) -> Vec<
                 let words = format!("{} times the row's {called} is added before{of}{then}", number.words);
                 laws.push(Law::new(Form::NormCentre, words, 8.0 + number.bits + divisor.bits, move |case, at| {
                     let place = &case.places[at];
-                    let right = Right::of(case, at)?;
-                    let x = matrix(&place.inputs[0])?;
-                    let inner = moved(&x);
-                    let divisors = rows(place, &right, if is_after { &inner } else { &x })?;
-                    let mut out = inner;
-                    for (mut row, by) in out.rows_mut().into_iter().zip(&divisors) {
-                        row.iter_mut().zip(&right.gain).for_each(|(x, gain)| *x = *x / by * gain);
-                    }
-                    out.to_shape(place.right.raw_dim()).ok().map(|out| out.into_owned())
+                    output_of(case, at, |right, x| {
+                        let mut out = moved(&x);
+                        let divisors = rows(place, right, if is_after { &out } else { &x })?;
+                        for (mut row, by) in out.rows_mut().into_iter().zip(&divisors) {
+                            row.iter_mut().zip(&right.gain).for_each(|(x, gain)| *x = *x / by * gain);
+                        }
+                        Some(out)
+                    })
                 }));
             }
         }
@@ -142,9 +127,7 @@ pub(super) fn groups(case: &Case<'_>, right: &Right, own: &Array2<f64>) -> Vec<L
             };
             let words = format!("{of} is divided by {by}");
             let law = Law::new(Form::NormGroups, words, 7.0 + choice(way.size), move |case, at| {
-                let place = &case.places[at];
-                let out = by_groups(&matrix(&place.inputs[0])?, &Right::of(case, at)?, way);
-                out.to_shape(place.right.raw_dim()).ok().map(|out| out.into_owned())
+                output_of(case, at, |right, x| Some(by_groups(&x, right, way)))
             });
             law.with("group", way.size)
         })

@@ -8,7 +8,7 @@ use super::{Part, ROOM, Right, Rows, matrix, product};
 use crate::case::{Axis, Case, Place};
 use crate::describe::function::describe as describe_function;
 use crate::describe::table::describe as describe_table;
-use crate::fit::{factor, least_squares};
+use crate::fit::{factor, weighed};
 use crate::number::Measured;
 
 /// Channels up to which each has a share of its own.
@@ -57,28 +57,22 @@ pub(super) fn channels_weighed(
     if rows.len() < width + MORE {
         return laws;
     }
-    let weight: Vec<f64> = squares.iter().map(|s| 1.0 / s.error.max(1e-300)).collect();
-    let by = |x: &mut dyn Iterator<Item = f64>| x.zip(&weight).map(|(x, w)| x * w).collect::<Vec<f64>>();
-    let columns: Vec<Vec<f64>> = (0..width).map(|c| by(&mut rows.iter().map(|row| row[c]))).collect();
-    let wanted = by(&mut squares.iter().map(|s| s.value));
-    let size = (wanted.iter().map(|x| x * x).sum::<f64>() / wanted.len() as f64).sqrt();
+    let columns: Vec<Vec<f64>> = (0..width).map(|c| rows.iter().map(|row| row[c]).collect()).collect();
     let views: Vec<&[f64]> = columns.iter().map(Vec::as_slice).collect();
-    let noise = 1.0 / size.max(1e-300);
-    let Some(fit) = least_squares(&views, &wanted, noise).filter(|fit| fit.left <= ROOM * noise) else { return laws };
+    let size = squares.iter().map(|s| (s.value / s.error.max(1e-300)).powi(2)).sum::<f64>() / squares.len() as f64;
+    let most = ROOM / size.sqrt().max(1e-300);
+    let Some(fit) = weighed(&views, &squares).filter(|fit| fit.left <= most) else { return laws };
     let mut add = |words: String, bits: f64, made: Shares| {
-        laws.push(Part {
-            words: Some(format!(
-                "rows are divided by the root of the mean square in which each channel is counted {words}"
-            )),
-            bits: bits + 6.0,
-            f: Arc::new(move |_, right, x| {
+        laws.push(Part::new(
+            format!("rows are divided by the root of the mean square in which each channel is counted {words}"),
+            bits + 6.0,
+            Arc::new(move |_, right, x| {
                 let by = made(right);
                 let of = |row: ndarray::ArrayView1<'_, f64>| row.iter().zip(&by).map(|(x, by)| by * x * x).sum::<f64>();
                 let root = |row| (of(row) / x.ncols() as f64 + right.epsilon).max(0.0).sqrt();
                 (by.len() == x.ncols()).then(|| x.rows().into_iter().map(root).collect())
             }),
-            parameters: Vec::new(),
-        });
+        ));
     };
     if let Some(table) = describe_table(&fit.coefficients, Axis::Channel, Some(1.0), None) {
         let values = table.values;
@@ -119,7 +113,7 @@ pub(super) fn of_other_heads(case: &Case<'_>, right: &Right, own: &[Measured]) -
             let known = name.clone();
             let f: Rows = Arc::new(move |place, right, _| made(place, right, &known));
             let words = format!("rows are divided by what the head of {name} that they go with would be divided by");
-            Part { words: Some(words), bits: 8.0, f, parameters: Vec::new() }
+            Part::new(words, 8.0, f)
         })
         .collect()
 }

@@ -9,7 +9,7 @@ use super::statistics::statistics;
 use super::{Part, Right, Rows, matrix, roots};
 use crate::case::{Axis, Case, Place};
 use crate::describe::function::describe as describe_function;
-use crate::describe::source::describe as describe_source;
+use crate::describe::source::{describe as describe_source, only};
 use crate::describe::table::describe as describe_table;
 use crate::fit::weighed;
 use crate::number::Measured;
@@ -126,22 +126,20 @@ pub(super) fn divisor_laws(case: &Case<'_>, right: &Right, inner: &Array2<f64>, 
         let b = number.value;
         let made = move |d: f64| if is_least { d.max(b) } else { d.min(b) };
         if own.iter().zip(&due).all(|(own, due)| own.may_be(made(*due))) {
-            laws.push(Part {
-                words: Some(format!("rows are divided by {words} {}", number.words)),
-                bits: 4.0 + number.bits,
-                f: Arc::new(move |_, right, x| Some(right.divisor(x).into_iter().map(made).collect())),
-                parameters: Vec::new(),
-            });
+            laws.push(Part::new(
+                format!("rows are divided by {words} {}", number.words),
+                4.0 + number.bits,
+                Arc::new(move |_, right, x| Some(right.divisor(x).into_iter().map(made).collect())),
+            ));
         }
     }
     if let Some(function) = describe_function(&due, own) {
         let f = function.f.clone();
-        laws.push(Part {
-            words: Some(format!("rows are divided by {} (d: the right divisor)", function.of("d"))),
-            bits: function.bits + 6.0,
-            f: Arc::new(move |_, right, x| Some(right.divisor(x).into_iter().map(|d| f(d)).collect())),
-            parameters: Vec::new(),
-        });
+        laws.push(Part::new(
+            format!("rows are divided by {} (d: the right divisor)", function.of("d")),
+            function.bits + 6.0,
+            Arc::new(move |_, right, x| Some(right.divisor(x).into_iter().map(|d| f(d)).collect())),
+        ));
     }
     laws.extend(of_others(case, right, inner, own));
     laws.extend(by_element(case, right, &due, own));
@@ -165,15 +163,14 @@ fn factor_by_row(case: &Case<'_>, due: &[f64], own: &[Measured]) -> Option<Part<
     let (axis, tokens) = if rank == 2 { (Axis::Token, case.tokens_of(Axis::Token)) } else { (Axis::Row, None) };
     let table = describe_table(&ratio, axis, Some(1.0), tokens)?;
     let values = table.values;
-    Some(Part {
-        words: Some(format!("rows are {} times the right ones", table.words)),
-        bits: table.bits + 4.0,
-        f: Arc::new(move |_, right, x| {
+    Some(Part::new(
+        format!("rows are {} times the right ones", table.words),
+        table.bits + 4.0,
+        Arc::new(move |_, right, x| {
             let due = right.divisor(x);
             (due.len() == values.len()).then(|| due.iter().zip(&values).map(|(d, by)| d / by).collect())
         }),
-        parameters: Vec::new(),
-    })
+    ))
 }
 
 /// Rows that are multiplied by an element of the gain each: its index runs along the wrong axis.
@@ -191,15 +188,14 @@ fn by_element(case: &Case<'_>, right: &Right, due: &[f64], own: &[Measured]) -> 
             |(row, (own, due)): (usize, (&Measured, &f64))| own.may_be(due / right.gain[index(row, inside) % width]);
         own.iter().zip(due).enumerate().all(is)
     })?;
-    Some(Part {
-        words: Some(format!("all channels of a row have one gain, at {words}, modulo {width}")),
-        bits: 8.0,
-        f: Arc::new(move |_, right, x| {
+    Some(Part::new(
+        format!("all channels of a row have one gain, at {words}, modulo {width}"),
+        8.0,
+        Arc::new(move |_, right, x| {
             let of = |(row, d): (usize, f64)| d / right.gain[index(row, inside) % width];
             (right.gain.len() == width).then(|| right.divisor(x).into_iter().enumerate().map(of).collect())
         }),
-        parameters: Vec::new(),
-    })
+    ))
 }
 
 /// The divisor of another row, or of another recorded tensor.
@@ -234,15 +230,7 @@ fn of_others(case: &Case<'_>, right: &Right, inner: &Array2<f64>, own: &[Measure
     let at_positions = |t: usize, from: usize| (0..inside).all(|h| own[t * inside + h].may_be(due[from * inside + h]));
     let at_heads = |h: usize, from: usize| (0..count).all(|t| own[t * inside + h].may_be(due[t * inside + from]));
     let mut offer = |n: usize, axis: Axis, is: &dyn Fn(usize, usize) -> bool, of_positions: bool| {
-        let mut from = Vec::new();
-        for i in 0..n {
-            let mut found = (0..n).filter(|&j| is(i, j));
-            match (found.next(), found.next()) {
-                (Some(one), None) => from.push(Some(one)),
-                (Some(_), Some(_)) => from.push(None),
-                _ => return,
-            }
-        }
+        let Some(from) = only(n, n, is) else { return };
         let source = describe_source(&from, n, axis);
         if source.is_itself || source.bits > LISTED {
             return;
@@ -334,15 +322,14 @@ fn two_statistics(case: &Case<'_>, right: &Right, inner: &Array2<f64>, own: &[Me
                     ),
                 };
                 let statistic = statistic.clone();
-                laws.push(Part {
-                    words: Some(said),
-                    bits: 8.0 + bits + a.bits + b.bits,
-                    f: Arc::new(move |_: &Place, right: &Right, x: &Array2<f64>| {
+                laws.push(Part::new(
+                    said,
+                    8.0 + bits + a.bits + b.bits,
+                    Arc::new(move |_: &Place, right: &Right, x: &Array2<f64>| {
                         let (due, of, epsilon) = (base(right, x), statistic(x), behind(right));
                         Some(due.into_iter().zip(of).map(|(d, s)| made(d, s, epsilon)).collect())
                     }),
-                    parameters: Vec::new(),
-                });
+                ));
                 break;
             }
         }
@@ -366,16 +353,15 @@ fn epsilon_by_row(case: &Case<'_>, right: &Right, inner: &Array2<f64>, own: &[Me
     let table = describe_table(&epsilons, axis, Some(right.epsilon), tokens)
         .filter(|table| table.number.is_none() || table.part.is_some())?;
     let values = table.values;
-    Some(Part {
-        words: Some(format!("epsilon is {} inside the root", table.words)),
-        bits: table.bits + 6.0,
-        f: Arc::new(move |_, right, x| {
+    Some(Part::new(
+        format!("epsilon is {} inside the root", table.words),
+        table.bits + 6.0,
+        Arc::new(move |_, right, x| {
             let due = right.divisor(x);
             let with = |(d, e): (&f64, &f64)| (d * d - right.epsilon + e).max(0.0).sqrt();
             (due.len() == values.len()).then(|| due.iter().zip(&values).map(with).collect())
         }),
-        parameters: Vec::new(),
-    })
+    ))
 }
 
 /// Rows of which two numbers, or a table, are told.

@@ -4,10 +4,11 @@ use std::sync::Arc;
 
 use ndarray::{Array2, ArrayD};
 
-use super::{Right, matrix, mean_square};
+use super::{Right, matrix, output_of};
 use crate::case::{Case, Place};
 use crate::identify::after::Offers;
 use crate::identify::output::roundings::{OfValue, digits};
+use crate::identify::statistics::mean_square;
 use crate::law::{Form, Law};
 
 /// Rows and channels of a norm, and its rows at one position: heads.
@@ -91,13 +92,13 @@ fn made(
     at: usize,
     divisors: impl Fn(&Right, &Array2<f64>, Extents) -> Option<Array2<f64>>,
 ) -> Option<ArrayD<f64>> {
-    let place = case.places.get(at)?;
-    let (right, extents) = (Right::of(case, at)?, extents(place)?);
-    let x = right.inner(&matrix(place.inputs.first()?)?);
-    let by = divisors(&right, &x, extents)?;
-    let ones = vec![1.0; x.nrows()];
-    let out = right.applied(x / by, &ones, &right.gain, true);
-    out.to_shape(place.right.raw_dim()).ok().map(|out| out.into_owned())
+    let extents = extents(case.places.get(at)?)?;
+    output_of(case, at, |right, x| {
+        let x = right.inner(&x);
+        let by = divisors(right, &x, extents)?;
+        let ones = vec![1.0; x.nrows()];
+        Some(right.applied(x / by, &ones, &right.gain, true))
+    })
 }
 
 /// The rows that elements may have the divisors of, with words and prices.
@@ -182,9 +183,7 @@ fn again(offers: &mut Offers<'_>, of: Extents) {
     for times in 2..=4usize {
         let words = format!("rows are normed {times} times, one time after the other, with the gain each time");
         offers.offer(Form::NormInput, words, 8.0, move |case, at| {
-            let place = &case.places[at];
-            let out = normed(matrix(place.inputs.first()?)?, &Right::of(case, at)?, times);
-            out.to_shape(place.right.raw_dim()).ok().map(|out| out.into_owned())
+            output_of(case, at, |right, x| Some(normed(x, right, times)))
         });
     }
     for head in (0..of.inside).filter(|_| of.inside > 1) {
@@ -193,12 +192,12 @@ fn again(offers: &mut Offers<'_>, of: Extents) {
             of.inside
         );
         offers.offer(Form::NormInput, words, 9.0, move |case, at| {
-            let place = &case.places[at];
-            let (x, e) = (matrix(place.inputs.first()?)?, extents(place)?);
-            let all = normed(x.clone(), &Right::of(case, at)?, e.inside);
-            let out =
-                Array2::from_shape_fn(x.dim(), |(r, c)| if r % e.inside == head { all[[r, c]] } else { x[[r, c]] });
-            out.to_shape(place.right.raw_dim()).ok().map(|out| out.into_owned())
+            let inside = extents(&case.places[at])?.inside;
+            output_of(case, at, |right, x| {
+                let all = normed(x.clone(), right, inside);
+                let is = |r: usize| r % inside == head;
+                Some(Array2::from_shape_fn(x.dim(), |at| if is(at.0) { all[at] } else { x[at] }))
+            })
         });
     }
 }

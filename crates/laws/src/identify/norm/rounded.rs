@@ -2,11 +2,12 @@
 
 use ndarray::{ArrayD, ArrayView1};
 
-use super::{Right, matrix, mean_square};
+use super::output_of;
 use crate::case::Case;
 use crate::identify::after::Offers;
 use crate::identify::linear::accumulated::Kept;
 use crate::identify::output::roundings::digits;
+use crate::identify::statistics::mean_square;
 use crate::law::{Form, Law};
 
 /// What of a norm is rounded.
@@ -93,15 +94,16 @@ fn normed(
     inverse: &dyn Fn(ArrayView1<'_, f64>, f64) -> f64,
     made: &dyn Fn(f64, f64) -> f64,
 ) -> Option<ArrayD<f64>> {
-    let (right, place) = (Right::of(case, at)?, case.places.get(at)?);
-    let mut out = right.inner(&matrix(place.inputs.first()?)?);
-    for mut row in out.rows_mut() {
-        let by = inverse(row.view(), right.epsilon);
-        for (x, (gain, bias)) in row.iter_mut().zip(right.gain.iter().zip(&right.bias)) {
-            *x = made(*x * by, *gain) + bias;
+    output_of(case, at, |right, x| {
+        let mut out = right.inner(&x);
+        for mut row in out.rows_mut() {
+            let by = inverse(row.view(), right.epsilon);
+            for (x, (gain, bias)) in row.iter_mut().zip(right.gain.iter().zip(&right.bias)) {
+                *x = made(*x * by, *gain) + bias;
+            }
         }
-    }
-    out.to_shape(place.right.raw_dim()).ok().map(|out| out.into_owned())
+        Some(out)
+    })
 }
 
 /// Norms by another 1/root of each row's squares.

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use ndarray::Array2;
 
-use super::mean_square;
 use crate::describe::{choice, nth};
 use crate::fit::dot;
+use crate::identify::statistics::{DIVISORS, mean_square};
 
 /// A statistic of each row.
 type Statistic = Arc<dyn Fn(&Array2<f64>) -> Vec<f64> + Send + Sync>;
@@ -14,57 +14,11 @@ type Statistic = Arc<dyn Fn(&Array2<f64>) -> Vec<f64> + Send + Sync>;
 /// What rows may be divided by; so many of them, the heads, belong to a position.
 pub(super) fn statistics(width: usize, inside: usize) -> Vec<(String, f64, Statistic)> {
     let mut all: Vec<(String, f64, Statistic)> = Vec::new();
-    let mut of_row = |words: &str, bits: f64, f: fn(&[f64]) -> f64| {
-        all.push((
-            words.to_owned(),
-            bits,
-            Arc::new(move |x| x.rows().into_iter().map(|row| f(&row.to_vec())).collect()),
-        ));
-    };
-    of_row("the root mean square", 2.0, |row| mean_square(row).sqrt());
-    of_row("one", 3.0, |_| 1.0);
-    of_row("the mean square", 5.0, mean_square);
-    of_row("the root of the root mean square", 6.0, |row| mean_square(row).powf(0.25));
-    of_row("the length", 5.0, |row| dot(row, row).sqrt());
-    of_row("the mean size", 5.0, |row| row.iter().map(|x| x.abs()).sum::<f64>() / row.len() as f64);
-    of_row("the sum of sizes", 6.0, |row| row.iter().map(|x| x.abs()).sum());
-    of_row("the largest size", 5.0, |row| row.iter().fold(0.0, |most: f64, x| most.max(x.abs())));
-    of_row("the standard deviation", 5.0, |row| {
-        let mean = row.iter().sum::<f64>() / row.len() as f64;
-        (row.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / row.len() as f64).sqrt()
-    });
-    of_row("the standard deviation (over n - 1)", 6.0, |row| {
-        let mean = row.iter().sum::<f64>() / row.len() as f64;
-        (row.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / (row.len() - 1) as f64).sqrt()
-    });
-    of_row("the root mean square (over n - 1)", 6.0, |row| (dot(row, row) / (row.len() - 1) as f64).sqrt());
-    of_row("the root mean square (over n + 1)", 6.0, |row| (dot(row, row) / (row.len() + 1) as f64).sqrt());
-    of_row("the root of the mean square, in which the first channel counts as itself and not squared", 7.0, |row| {
-        ((dot(row, row) - row[0] * row[0] + row[0]) / row.len() as f64).max(0.0).sqrt()
-    });
-    of_row("the range", 6.0, |row| {
-        let (low, high) = row.iter().fold((f64::INFINITY, f64::NEG_INFINITY), |(l, h), x| (l.min(*x), h.max(*x)));
-        high - low
-    });
-    of_row("the median size", 7.0, |row| {
-        let mut sizes: Vec<f64> = row.iter().map(|x| x.abs()).collect();
-        sizes.sort_by(f64::total_cmp);
-        0.5 * (sizes[(sizes.len() - 1) / 2] + sizes[sizes.len() / 2])
-    });
-    of_row("the third root of the mean cubed size", 7.0, |row| {
-        (row.iter().map(|x| x.abs().powi(3)).sum::<f64>() / row.len() as f64).cbrt()
-    });
-    of_row("the fourth root of the mean fourth power", 7.0, |row| {
-        (row.iter().map(|x| x.powi(4)).sum::<f64>() / row.len() as f64).powf(0.25)
-    });
-    of_row("the size of the mean", 6.0, |row| (row.iter().sum::<f64>() / row.len() as f64).abs());
-    of_row("the mean deviation", 7.0, |row| {
-        let mean = row.iter().sum::<f64>() / row.len() as f64;
-        row.iter().map(|x| (x - mean).abs()).sum::<f64>() / row.len() as f64
-    });
-    of_row("the geometric mean of sizes", 7.0, |row| {
-        (row.iter().map(|x| x.abs().max(1e-30).ln()).sum::<f64>() / row.len() as f64).exp()
-    });
+    let one = ("one".to_owned(), 3.0, (|_| 1.0) as fn(&[f64]) -> f64);
+    let sizes_of_rows = DIVISORS.map(|((words, f), bits)| (format!("the {words}"), bits, f));
+    for (words, bits, f) in sizes_of_rows.into_iter().chain([one]) {
+        all.push((words, bits, Arc::new(move |x| x.rows().into_iter().map(|row| f(&row.to_vec())).collect())));
+    }
     let sizes = |x: &Array2<f64>| x.rows().into_iter().map(|row| mean_square(&row.to_vec())).collect::<Vec<f64>>();
     let mut of_all = |words: &str, bits: f64, f: fn(Vec<f64>) -> Vec<f64>| {
         all.push((words.to_owned(), bits, Arc::new(move |x| f(sizes(x)).into_iter().map(f64::sqrt).collect())));

@@ -5,24 +5,12 @@ use serde_json::json;
 
 use crate::case::{Axis, Case};
 use crate::describe::table::{bits_of, describe as describe_table};
-use crate::fit::{dot, factor};
+use crate::fit::factor;
+use crate::identify::statistics;
 use crate::identify::subject::{Subject, by_slice, rows};
+use crate::identify::vector::source_of;
 use crate::law::{Form, Law};
 use crate::number::Measured;
-
-/// A statistic of a row, and what it is called.
-pub(crate) type OfRow = (&'static str, fn(&[f64]) -> f64);
-
-/// Statistics of a row that may be added to it.
-pub(super) const STATISTICS: [OfRow; 7] = [
-    ("mean", |row| row.iter().sum::<f64>() / row.len() as f64),
-    ("mean size", |row| row.iter().map(|x| x.abs()).sum::<f64>() / row.len() as f64),
-    ("root mean square", |row| (dot(row, row) / row.len() as f64).sqrt()),
-    ("largest value", |row| row.iter().copied().fold(f64::NEG_INFINITY, f64::max)),
-    ("smallest value", |row| row.iter().copied().fold(f64::INFINITY, f64::min)),
-    ("first value", |row| row[0]),
-    ("last value", |row| row[row.len() - 1]),
-];
 
 /// A term for each slice.
 pub(super) fn biases(subject: &Subject, case: &Case<'_>, axis: usize) -> Vec<Law> {
@@ -46,7 +34,7 @@ pub(super) fn biases(subject: &Subject, case: &Case<'_>, axis: usize) -> Vec<Law
     }
     let mut laws = Vec::new();
     let means: Vec<f64> = numbers.iter().map(|m| m.value).collect();
-    for (statistic, f) in STATISTICS {
+    for (statistic, f) in statistics::plain() {
         let of: Vec<f64> = right.rows().into_iter().map(|row| f(&row.to_vec())).collect();
         let by = factor(&of, &means, subject.noise).coefficients[0];
         let number = by.number();
@@ -161,42 +149,21 @@ fn spread_biases(subject: &Subject, case: &Case<'_>, axis: usize, numbers: &[Mea
     laws
 }
 
-/// A vector of the model that is added as it is, but read otherwise: in another order, or its first part repeated.
+/// A vector of the model that is added as it is, but read in another order.
 fn read_biases(subject: &Subject, case: &Case<'_>, axis: usize, numbers: &[Measured]) -> Vec<Law> {
-    let n = numbers.len();
-    let mut ways: Vec<(String, Vec<usize>)> = vec![
-        ("read from its end".into(), (0..n).rev().collect()),
-        ("read one further on, around the end".into(), (0..n).map(|i| (i + 1) % n).collect()),
-        ("read one before, around the end".into(), (0..n).map(|i| (i + n - 1) % n).collect()),
-        ("its neighbours exchanged".into(), (0..n).map(|i| if (i ^ 1) < n { i ^ 1 } else { i }).collect()),
-    ];
-    for part in (1..n).filter(|part| n.is_multiple_of(*part) && n / part <= 128) {
-        ways.push((
-            format!("its first {part} repeated (that of head 0, of {part} channels)"),
-            (0..n).map(|i| i % part).collect(),
-        ));
-        ways.push((
-            format!("its parts of {part} in reverse order"),
-            (0..n).map(|i| (n / part - 1 - i / part) * part + i % part).collect(),
-        ));
-    }
     let mut laws = Vec::new();
-    for (called, vector) in case.operation.vectors(case.fitted, n) {
-        for (words, from) in &ways {
-            // What is added in all is what the vector is, read so.
-            let fits = numbers.iter().enumerate().all(|(i, m)| m.plus(vector[i]).may_be(vector[from[i]]));
-            if !fits || from.iter().enumerate().all(|(i, from)| vector[i] == vector[*from]) {
-                continue;
-            }
-            let (name, from) = (called.clone(), from.clone());
-            let made = move |case: &Case<'_>, place: usize, right: &ArrayD<f64>| {
-                let vector = case.operation.vector(place, right.shape()[axis], &name)?;
-                let off: Vec<f64> = vector.iter().zip(&from).map(|(v, from)| vector[*from] - v).collect();
-                by_slice(right, axis, &off, |x, plus| x + plus)
-            };
-            let said = format!("{} has {called} {words}", subject.label);
-            laws.push(subject.law_of_place(Form::OutputBias, said, 12.0, made).with("bias", called.clone()));
-        }
+    for (called, vector) in case.operation.vectors(case.fitted, numbers.len()) {
+        // What is added in all is what the vector is, read so.
+        let whole: Vec<Measured> = numbers.iter().zip(&vector).map(|(m, v)| m.plus(*v)).collect();
+        let Some(source) = source_of(&vector, &whole) else { continue };
+        let (name, from) = (called.clone(), source.from);
+        let made = move |case: &Case<'_>, place: usize, right: &ArrayD<f64>| {
+            let vector = case.operation.vector(place, right.shape()[axis], &name)?;
+            let off: Vec<f64> = vector.iter().zip(&from).map(|(v, from)| vector[*from] - v).collect();
+            by_slice(right, axis, &off, |x, plus| x + plus)
+        };
+        let said = format!("{} has {called} read otherwise: of each channel i that of {}", subject.label, source.words);
+        laws.push(subject.law_of_place(Form::OutputBias, said, source.bits + 6.0, made).with("bias", called));
     }
     laws
 }

@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use ndarray::{Array2, ArrayD, Ix2};
+use ndarray::Array2;
 
 use crate::case::{Axis, Case};
 use crate::fit::{ROOM, factor, least_squares};
 use crate::identify::further_off;
-use crate::identify::subject::Subject;
+use crate::identify::subject::{Subject, two};
 use crate::law::{Form, Law};
 use crate::number::{Measured, between};
 
@@ -98,7 +98,6 @@ impl Keeps {
 
 /// All but the largest of each row are one number.
 fn kept(subject: &Subject) -> Vec<Law> {
-    let two = |x: &ArrayD<f64>| x.clone().into_dimensionality::<Ix2>().ok();
     let (Some(right), Some(own)) = (two(&subject.right), two(&subject.own)) else { return Vec::new() };
     if subject.axes != [Axis::Token, Axis::Row] {
         return Vec::new();

@@ -13,6 +13,7 @@ use crate::describe::choice;
 use crate::describe::set::describe as describe_set;
 use crate::describe::source::describe as describe_source;
 use crate::describe::table::{bits_of, describe as describe_table};
+use crate::fit::weighed;
 use crate::law::{Form, Law, Parameters};
 use crate::number::{Measured, SURE, shortest};
 
@@ -52,24 +53,14 @@ fn base_of(measured: &[Measured]) -> Option<(Measured, Measured)> {
     if n < 3 || measured.iter().any(|m| m.value.is_nan() || m.value <= 0.0 || m.error > 0.2 * m.value) {
         return None;
     }
-    let (mut s, mut sx, mut sxx, mut sy, mut sxy) = (0.0, 0.0, 0.0, 0.0, 0.0);
-    for (j, m) in measured.iter().enumerate() {
-        let (x, y, weight) = (j as f64, m.value.ln(), (m.error / m.value).max(1e-13).powi(-2));
-        s += weight;
-        sx += weight * x;
-        sxx += weight * x * x;
-        sy += weight * y;
-        sxy += weight * x * y;
-    }
-    let det = s * sxx - sx * sx;
-    let (slope, first) = ((s * sxy - sx * sy) / det, (sxx * sy - sx * sxy) / det);
-    let fits = measured.iter().enumerate().all(|(j, m)| m.may_be((first + slope * j as f64).exp()));
+    let logs: Vec<Measured> =
+        measured.iter().map(|m| Measured::new(m.value.ln(), (m.error / m.value).max(1e-13))).collect();
+    let index: Vec<f64> = (0..n).map(|j| j as f64).collect();
+    let [first, slope] = weighed(&[&vec![1.0; n], &index], &logs)?.coefficients[..] else { return None };
+    let fits = measured.iter().enumerate().all(|(j, m)| m.may_be((first.value + slope.value * j as f64).exp()));
     let pairs = n as f64;
-    let base = (-slope * pairs).exp();
-    fits.then(|| {
-        let base = Measured::new(base, base * pairs * (s / det).sqrt());
-        (base, Measured::new(first.exp(), first.exp() * (sxx / det).sqrt()))
-    })
+    let (base, begin) = ((-slope.value * pairs).exp(), first.value.exp());
+    fits.then(|| (Measured::new(base, base * pairs * slope.error), Measured::new(begin, begin * first.error)))
 }
 
 impl How<'_> {
@@ -151,28 +142,29 @@ impl How<'_> {
         };
         let own: Vec<f64> = measured.iter().map(|m| m.value).collect();
         let data = serde_json::json!({"kind": "angles", "right": right, "measured": own});
-        let mut offer = |form: Form, words: String, bits: f64, numbers: Parameters, of: Frequencies| {
-            let (positions, shift) = (positions.to_vec(), shift.clone());
-            let made = move |right: &Right| {
-                let own: Vec<f64> = right.frequencies.iter().map(|m| m.value).collect();
-                let frequencies = of(&own);
-                let dim = right.magnitude.dim();
-                (dim == (positions.len(), frequencies.len()) && shift.len() == frequencies.len()).then(|| {
-                    Array2::from_shape_fn(dim, |(t, pair)| {
-                        let angle = positions[t] * frequencies[pair] + shift[pair];
-                        Complex::from_polar(right.magnitude[[t, pair]], angle)
+        let offer =
+            |laws: &mut Vec<Law>, form: Form, words: String, bits: f64, numbers: Parameters, of: Frequencies| {
+                let (positions, shift) = (positions.to_vec(), shift.clone());
+                let made = move |right: &Right| {
+                    let own: Vec<f64> = right.frequencies.iter().map(|m| m.value).collect();
+                    let frequencies = of(&own);
+                    let dim = right.magnitude.dim();
+                    (dim == (positions.len(), frequencies.len()) && shift.len() == frequencies.len()).then(|| {
+                        Array2::from_shape_fn(dim, |(t, pair)| {
+                            let angle = positions[t] * frequencies[pair] + shift[pair];
+                            Complex::from_polar(right.magnitude[[t, pair]], angle)
+                        })
                     })
-                })
+                };
+                if made(self.right).is_some_and(|z| self.holds(&z)) {
+                    let words = format!("{begins}{words}{shift_words}");
+                    let mut law = self.law(form, words, bits + price + shift_bits, Arc::new(made)).drawn(data.clone());
+                    law.parameters.extend(numbers);
+                    law.parameters.push(("shifted", (!shift_words.is_empty()).into()));
+                    law.parameters.extend(positions_are.map(|words| ("position", words.into())));
+                    laws.push(law);
+                }
             };
-            if made(self.right).is_some_and(|z| self.holds(&z)) {
-                let words = format!("{begins}{words}{shift_words}");
-                let mut law = self.law(form, words, bits + price + shift_bits, Arc::new(made)).drawn(data.clone());
-                law.parameters.extend(numbers);
-                law.parameters.push(("shifted", (!shift_words.is_empty()).into()));
-                law.parameters.extend(positions_are.map(|words| ("position", words.into())));
-                laws.push(law);
-            }
-        };
         let ratio: Vec<Measured> =
             measured
                 .iter()
@@ -195,7 +187,7 @@ impl How<'_> {
             let form = if is_right { Form::RotationPosition } else { Form::RotationFrequency };
             let by = move |own: &[f64]| own.iter().zip(&values).map(|(own, by)| own * by).collect();
             let factor = table.number.filter(|_| table.part.is_none()).map(|number| ("factor", number.value.into()));
-            offer(form, words, table.bits + 2.0, factor.into_iter().collect(), Arc::new(by));
+            offer(&mut laws, form, words, table.bits + 2.0, factor.into_iter().collect(), Arc::new(by));
         }
         if let Some((base, first)) = base_of(measured) {
             let model = base_of(&right.iter().map(|r| Measured::new(*r, 1e-12 * r.abs())).collect::<Vec<_>>());
@@ -213,7 +205,7 @@ impl How<'_> {
                 let right_base = model.as_ref().map(|(base, _)| base.value);
                 let numbers =
                     vec![("base", base.value.into()), ("first", first.value.into()), ("right_base", right_base.into())];
-                offer(Form::RotationFrequency, words, bits, numbers, Arc::new(of));
+                offer(&mut laws, Form::RotationFrequency, words, bits, numbers, Arc::new(of));
             }
         }
         // Which pair's frequency is the nearest?
@@ -224,13 +216,14 @@ impl How<'_> {
             if !source.is_itself {
                 let (words, of) = (format!("the frequency of pair j is that of {}", source.words), source.from);
                 let by = move |own: &[f64]| of.iter().map(|&j| own.get(j).copied().unwrap_or(f64::NAN)).collect();
-                offer(Form::RotationFrequency, words, source.bits + 3.0, Vec::new(), Arc::new(by));
+                offer(&mut laws, Form::RotationFrequency, words, source.bits + 3.0, Vec::new(), Arc::new(by));
             }
         }
         if let Some(table) = describe_table(measured, Axis::Pair, None, None) {
             let values = table.values;
             let words = format!("frequencies are {}", table.words);
             offer(
+                &mut laws,
                 Form::RotationFrequency,
                 words,
                 table.bits + 5.0,
@@ -243,6 +236,7 @@ impl How<'_> {
             let values = table.values;
             let by = move |own: &[f64]| own.iter().zip(&values).map(|(own, by)| own + by).collect();
             offer(
+                &mut laws,
                 Form::RotationFrequency,
                 format!("frequencies are the right ones plus {}", table.words),
                 table.bits + 4.0,
@@ -250,23 +244,13 @@ impl How<'_> {
                 Arc::new(by),
             );
         }
-        let values: Vec<f64> = measured.iter().map(|m| m.value).collect();
         if laws.is_empty() {
-            let listed = values.iter().take(8).map(|x| shortest(*x)).collect::<Vec<_>>().join(", ");
-            let bits = bits_of(measured) + choice(d);
-            let (form, table) = (Form::RotationFrequency, values.clone());
-            let positions = positions.to_vec();
-            let made = move |right: &Right| {
-                (right.magnitude.dim() == (positions.len(), table.len())).then(|| {
-                    Array2::from_shape_fn(right.magnitude.dim(), |(t, pair)| {
-                        Complex::from_polar(right.magnitude[[t, pair]], positions[t] * table[pair] + shift[pair])
-                    })
-                })
-            };
-            let words = format!("{begins}a frequency for each pair ({listed}){shift_words}");
-            laws.push(
-                self.law(form, words, bits + price + shift_bits, Arc::new(made)).with("frequencies", values).table(),
-            );
+            let listed = own.iter().take(8).map(|x| shortest(*x)).collect::<Vec<_>>().join(", ");
+            let words = format!("a frequency for each pair ({listed})");
+            let numbers = vec![("frequencies", own.clone().into())];
+            let of: Frequencies = Arc::new(move |_: &[f64]| own.clone());
+            offer(&mut laws, Form::RotationFrequency, words, bits_of(measured) + choice(d), numbers, of);
+            laws = laws.into_iter().map(Law::table).collect();
         }
         laws
     }

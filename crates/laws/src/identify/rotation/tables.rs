@@ -2,11 +2,8 @@
 
 use std::sync::Arc;
 
-use ndarray::Array2;
-use num_complex::Complex;
-
 use super::sections::{ByHead, turned_by_head};
-use super::{Right, operands, predicted};
+use super::{Right, offer_pairs, operands};
 use crate::case::Case;
 use crate::identify::after::Offers;
 use crate::identify::output::roundings::digits;
@@ -29,15 +26,9 @@ pub(super) fn of_tables(case: &Case<'_>, right: &Right) -> Vec<Law> {
     all.extend(transposed(positions, pairs));
     all.extend(rounded());
     for (form, words, bits, angles) in all {
-        offers.offer(form, words, bits, move |case, at| {
-            let place = &case.places[at];
-            let right = Right::of(place)?;
-            let z = Array2::from_shape_fn(right.magnitude.dim(), |(t, pair)| {
-                let (cos, sin) = angles(&right, t, pair);
-                Complex::new(cos.cos(), sin.sin()) * right.magnitude[[t, pair]]
-            });
-            let heads = operands(place, &place.right)?.0.shape()[1];
-            predicted(place, &right.pairing, &vec![true; heads], &z)
+        offer_pairs(&mut offers, form, words, bits, move |right, t, pair| {
+            let (cosine, sine) = angles(right, t, pair);
+            Some(right.by_sine(t, pair, sine.sin(), cosine.cos()))
         });
     }
     over_heads(case, &mut offers);
@@ -61,16 +52,20 @@ fn halves(positions: usize) -> Vec<(Form, String, f64, Angles)> {
     }
     let mut all: Vec<(Form, String, f64, Angles)> = Vec::new();
     for (whose, bits, other) in others {
-        let at = |right: &Right, t: usize, pair: usize| t as f64 * right.frequencies[pair].value;
         let (of_sine, of_cosine) = (other.clone(), other);
         let sine = format!("the cosine is that of the position, the sine is that of {whose}");
-        all.push((Form::RotationPosition, sine, bits, Arc::new(move |r, t, p| (at(r, t, p), at(r, of_sine(t), p)))));
+        all.push((
+            Form::RotationPosition,
+            sine,
+            bits,
+            Arc::new(move |r, t, p| (r.angle(t, p), r.angle(of_sine(t), p))),
+        ));
         let cosine = format!("the sine is that of the position, the cosine is that of {whose}");
         all.push((
             Form::RotationPosition,
             cosine,
             bits,
-            Arc::new(move |r, t, p| (at(r, of_cosine(t), p), at(r, t, p))),
+            Arc::new(move |r, t, p| (r.angle(of_cosine(t), p), r.angle(t, p))),
         ));
     }
     all
@@ -110,43 +105,24 @@ fn rounded() -> Vec<(Form, String, f64, Angles)> {
     let mut all: Vec<(Form, String, f64, Angles)> = Vec::new();
     type Whole = fn(f64) -> f64;
     let whole: [(&str, Whole); 2] = [("cut", f64::floor), ("rounded", f64::round)];
+    let mut add = |form: Form, words: String, bits: f64, angles: Angles| all.push((form, words, bits, angles));
+    let both = |angle: f64| (angle, angle);
     for (words, f) in whole {
-        let angles: Angles = Arc::new(move |right, t, pair| {
-            let angle = f(near_whole(t as f64 * right.frequencies[pair].value));
-            (angle, angle)
-        });
-        all.push((Form::RotationFrequency, format!("angles are {words} to whole radians"), 8.0, angles));
+        let angles: Angles = Arc::new(move |right, t, pair| both(f(near_whole(right.angle(t, pair)))));
+        add(Form::RotationFrequency, format!("angles are {words} to whole radians"), 8.0, angles);
     }
     for (words, bits, f) in digits() {
-        let (of_angle, of_frequency, of_both) = (f.clone(), f.clone(), f);
-        all.push((
-            Form::RotationFrequency,
-            format!("angles are {words}"),
-            bits + 2.0,
-            Arc::new(move |right, t, pair| {
-                let angle = of_angle(t as f64 * right.frequencies[pair].value);
-                (angle, angle)
-            }),
-        ));
-        all.push((
-            Form::RotationFrequency,
-            format!("frequencies are {words}"),
-            bits + 2.0,
-            Arc::new(move |right, t, pair| {
-                let angle = t as f64 * of_frequency(right.frequencies[pair].value);
-                (angle, angle)
-            }),
-        ));
+        let (of_angle, of_frequency) = (f.clone(), f.clone());
+        let angles: Angles = Arc::new(move |right, t, pair| both(of_angle(right.angle(t, pair))));
+        add(Form::RotationFrequency, format!("angles are {words}"), bits + 2.0, angles);
+        let angles: Angles = Arc::new(move |right, t, pair| both(t as f64 * of_frequency(right.angle(1, pair))));
+        add(Form::RotationFrequency, format!("frequencies are {words}"), bits + 2.0, angles);
         // An angle whose cosine and sine are these is as good as they are.
-        all.push((
-            Form::RotationMagnitude,
-            format!("cosines and sines are {words}"),
-            bits + 2.0,
-            Arc::new(move |right, t, pair| {
-                let (sin, cos) = (t as f64 * right.frequencies[pair].value).sin_cos();
-                (of_both(cos).clamp(-1.0, 1.0).acos(), of_both(sin).clamp(-1.0, 1.0).asin())
-            }),
-        ));
+        let angles: Angles = Arc::new(move |right, t, pair| {
+            let (sin, cos) = right.angle(t, pair).sin_cos();
+            (f(cos).clamp(-1.0, 1.0).acos(), f(sin).clamp(-1.0, 1.0).asin())
+        });
+        add(Form::RotationMagnitude, format!("cosines and sines are {words}"), bits + 2.0, angles);
     }
     all
 }

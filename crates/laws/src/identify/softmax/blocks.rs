@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::OfRow;
+use crate::identify::statistics::{over_sum, powers};
 
 /// The sums of a softmax that runs over blocks of keys one after the other.
 struct Running {
@@ -31,16 +32,12 @@ const STEPS: [Step; 6] = [
         "what was summed before is multiplied by the growth of the largest score's exponential, and not divided by it",
         |run, scores| {
             // Each block's sum is scaled by all growths behind it, the wrong way round: values and denominator alike.
-            let of: Vec<f64> =
-                scores.iter().zip(&run.most).map(|(s, most)| (s - most).exp() * (run.last - most).exp()).collect();
-            let sum: f64 = of.iter().sum();
-            of.into_iter().map(|x| x / sum).collect()
+            let of = scores.iter().zip(&run.most).map(|(s, most)| (s - most).exp() * (run.last - most).exp());
+            over_sum(of.collect())
         },
     ),
     ("what was summed before is not rescaled when the largest score changes", |run, scores| {
-        let of: Vec<f64> = scores.iter().zip(&run.most).map(|(s, most)| (s - most).exp()).collect();
-        let sum: f64 = of.iter().sum();
-        of.into_iter().map(|x| x / sum).collect()
+        over_sum(scores.iter().zip(&run.most).map(|(s, most)| (s - most).exp()).collect())
     }),
     (
         "values that were summed before are not rescaled when the largest score changes, their denominator is",
@@ -54,7 +51,7 @@ const STEPS: [Step; 6] = [
         scores.iter().map(|s| (s - run.last).exp() / sum).collect()
     }),
     ("the sum is divided by the denominator so far after every block", |run, scores| {
-        let of: Vec<f64> = scores.iter().map(|s| (s - run.last).exp()).collect();
+        let of = powers(scores, run.last);
         let sums = |end: usize| of[..end].iter().sum::<f64>();
         let mut steps = run.ends.clone();
         steps.dedup();
@@ -62,7 +59,7 @@ const STEPS: [Step; 6] = [
         of.iter().zip(&run.ends).map(|(x, end)| x / by(*end)).collect()
     }),
     ("the denominator is that of the last block alone", |run, scores| {
-        let of: Vec<f64> = scores.iter().map(|s| (s - run.last).exp()).collect();
+        let of = powers(scores, run.last);
         let begin = run.ends.iter().copied().filter(|end| *end < scores.len()).max().unwrap_or(0);
         let sum: f64 = of[begin..].iter().sum();
         of.into_iter().map(|x| x / sum).collect()

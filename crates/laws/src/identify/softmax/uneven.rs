@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::OfRow;
+use crate::identify::statistics::{largest, over_sum, powers};
 
 /// What a row's weights become of its keys and scores, with words and prices.
 pub(super) fn uneven(keys: usize) -> Vec<(String, f64, OfRow)> {
@@ -47,9 +48,7 @@ pub(super) fn uneven(keys: usize) -> Vec<(String, f64, OfRow)> {
                         let is_tail = |at: usize| if of_seen { at >= from } else { seen[at] >= from };
                         let most = largest(scores);
                         let each = |(at, s): (usize, &f64)| if is_tail(at) { f(*s, most) } else { (s - most).exp() };
-                        let of: Vec<f64> = scores.iter().enumerate().map(each).collect();
-                        let sum: f64 = of.iter().sum();
-                        of.into_iter().map(|x| x / sum).collect()
+                        over_sum(scores.iter().enumerate().map(each).collect())
                     }),
                 ));
             }
@@ -65,11 +64,3 @@ const TAILS: [(&str, OfTail); 3] = [
     ("have their scores less the largest, without exp", |s, most| s - most),
     ("have their scores, without exp", |s, _| s),
 ];
-
-fn largest(scores: &[f64]) -> f64 {
-    scores.iter().copied().fold(f64::NEG_INFINITY, f64::max)
-}
-
-fn powers(scores: &[f64], less: f64) -> Vec<f64> {
-    scores.iter().map(|s| (s - less).exp()).collect()
-}
