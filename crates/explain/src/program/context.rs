@@ -2,16 +2,17 @@
 
 use std::cell::OnceCell;
 use std::collections::{BTreeSet, HashMap};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use firstdiff_model::WeightView;
-use firstdiff_program::{At, Bench, Change, Edit, Kind, Operand, Operation, Program, Scalar, Slice, Tensor, View};
+use firstdiff_program::{Bench, Kind, Operand, Operation, Program, Scalar, Slice, View};
 use firstdiff_trace::Site;
 use ndarray::{ArrayD, Dimension, IxDyn};
 
 use crate::program::arrays::{array, floats};
 use crate::program::condition::PRODUCTS;
 use crate::program::held::Held;
+use crate::program::routing::read_by;
 use crate::replay::right::distance;
 use crate::tolerance::search::ROUNDED_TO_16_BITS;
 
@@ -171,8 +172,7 @@ impl<'a> Context<'a> {
 
     /// What the slice makes where nothing is changed.
     pub(crate) fn due(&self) -> Option<ArrayD<f64>> {
-        let value = |tap: usize| self.held.readable(tap).map(Tensor::view);
-        self.slice.evaluate(self.bench, &value, &[]).ok().map(|due| array(&due))
+        self.held.made(self.bench, self.slice, &[])
     }
 
     /// Whether the candidate is as far off as operands leave it that are rounded to 16 bits.
@@ -186,17 +186,7 @@ impl<'a> Context<'a> {
 
     /// What `op` reads in views, of the candidate's own values.
     pub(crate) fn read(&self, op: usize, views: &[&View]) -> Option<Vec<ArrayD<f64>>> {
-        let seen = Arc::new(Mutex::new(None));
-        let kept = seen.clone();
-        let keep = move |tensors: &[Tensor<'_>]| {
-            *kept.lock().ok()? = Some(tensors.iter().map(array).collect::<Vec<_>>());
-            None
-        };
-        let change = Change::Values(views.iter().copied().cloned().collect(), Arc::new(keep));
-        let value = |tap: usize| self.held.readable(tap).map(Tensor::view);
-        // It ends there: nothing is given in its place.
-        let ended = self.slice.evaluate(self.bench, &value, &[Edit { at: At::Op(op), change }]).is_err();
-        seen.lock().ok()?.take().filter(|_| ended)
+        read_by((self.slice, &[]), self.bench, op, views, &|tap| self.held.value(tap))
     }
 
     /// What the candidate has at the tap that the slice makes, as a view of the same elements shows it.

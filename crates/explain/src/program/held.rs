@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use firstdiff_compare::{Layout, Place, TapReport, is_of_expert};
 use firstdiff_model::{Cache, keep};
-use firstdiff_program::{At, Edit, Kind, Program, ProgramTap, Slice, Tensor, Values};
+use firstdiff_program::{At, Bench, Edit, Kind, Program, ProgramTap, Slice, Tensor, Values};
 use firstdiff_trace::{Rows, Site, Tap};
 use ndarray::{ArrayD, Axis, IxDyn};
 
@@ -320,6 +320,31 @@ impl Held {
     /// What the candidate holds at a tap, where what comes behind it can be computed from that.
     pub(crate) fn readable(&self, tap: usize) -> Option<&Tensor<'static>> {
         self.values.get(&tap).filter(|own| own.is_readable).map(|own| own.read_back.as_ref().unwrap_or(&own.values))
+    }
+
+    /// The same, as a slice reads it.
+    pub(crate) fn value(&self, tap: usize) -> Option<Tensor<'_>> {
+        self.readable(tap).map(Tensor::view)
+    }
+
+    /// What a slice makes of what the candidate holds, with some operations carried out otherwise.
+    pub(crate) fn made(&self, bench: &Bench<'_>, slice: &Slice<'_>, edits: &[Edit]) -> Option<ArrayD<f64>> {
+        slice.evaluate(bench, &|tap| self.value(tap), edits).ok().map(|made| array(&made))
+    }
+
+    /// The same, with the keys and values that it computes as they are read back from the cache.
+    pub(crate) fn made_with_cache(
+        &self,
+        (bench, program): (&Bench<'_>, &Program),
+        slice: &Slice<'_>,
+        edits: &[Edit],
+    ) -> Option<ArrayD<f64>> {
+        self.made(bench, slice, &[&self.keeping(program, slice)[..], edits].concat())
+    }
+
+    /// The positions of a tap that the candidate holds.
+    pub(crate) fn at_its_positions(&self, tap: usize, all: ArrayD<f64>) -> ArrayD<f64> {
+        self.positions(tap).map(|part| part.rows_of(&all)).unwrap_or(all)
     }
 
     /// Whether what comes behind a tap is computed from what the candidate recorded of it.

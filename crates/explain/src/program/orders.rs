@@ -63,8 +63,7 @@ impl Orders {
         let (is_sorted, expert) = (self.sorted.holds(op), self.places.expert(tap));
         let sort = self.sorted.open(op).filter(|sort| is_whole && slice.ops().any(|op| op == *sort));
         if let Some(sort) = sort {
-            let value = |tap: usize| held.readable(tap).map(Tensor::view);
-            let among = first_operand(slice, bench, program, sort, &value);
+            let among = first_operand(slice, bench, program, sort, &|tap| held.value(tap));
             among.into_iter().for_each(|among| self.sorted.saw(program, sort, &among));
         }
         let rows = own.shape().first().copied().unwrap_or(0);
@@ -218,7 +217,6 @@ impl Orders {
 
     /// Whether another tap of the same expert has its rows in this order too: not as they are stored.
     fn is_confirmed(&self, of: &Standing, order: &[usize], both: &Both<'_>, held: &Held) -> bool {
-        let value = |tap: usize| held.readable(tap).map(Tensor::view);
         let is_in_order = |tap: &usize| {
             let Some(own) = held.get(*tap).map(array).filter(|own| own.shape().first() == Some(&of.rows)) else {
                 return false;
@@ -228,7 +226,7 @@ impl Orders {
             if slice.known().any(|known| known == of.tap) {
                 return false;
             }
-            let due = slice.evaluate(both.bench, &value, &[]).ok().map(|due| array(&due));
+            let due = held.made(both.bench, &slice, &[]);
             let Some(due) = due.filter(|due| due.shape() == own.shape()) else { return false };
             let moved = own.select(Axis(0), order);
             let site = held.place(*tap).tap.last_site();

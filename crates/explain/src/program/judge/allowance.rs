@@ -61,7 +61,6 @@ pub(super) fn of_edges(
     held: &Held,
     right: &ArrayD<f64>,
 ) -> f64 {
-    let keeping = held.keeping(program, slice);
     let off = |seed: u64| {
         let edit = |op: usize| {
             let operands = program.ops()[op].operands.iter().enumerate();
@@ -77,8 +76,7 @@ pub(super) fn of_edges(
         };
         let products = slice.ops().filter(|&op| PRODUCTS.contains(&program.ops()[op].base()));
         let edits: Vec<Edit> = products.map(edit).collect();
-        let value = |known: usize| held.readable(known).map(Tensor::view);
-        apart(held, slice, right, array(&slice.evaluate(bench, &value, &[&keeping[..], &edits].concat()).ok()?))
+        apart(held, slice, right, held.made_with_cache((bench, program), slice, &edits)?)
     };
     let chances = if reads_large(program, slice) { 1 } else { CHANCES };
     (1..=chances).filter_map(off).fold(0.0, f64::max)

@@ -62,7 +62,7 @@ impl Due {
     /// The same, with the candidate's own where every key is masked.
     pub(super) fn beside_hidden_rows(mut self, own: &ArrayD<f64>, scores: &ArrayD<f64>) -> Due {
         let all = [&mut self.right, &mut self.exact].into_iter().chain(&mut self.moved).chain(&mut self.narrow);
-        all.for_each(|values| leave_hidden_rows(values, own, scores, |x| x));
+        all.for_each(|values| leave_hidden_rows(values, own, scores));
         self
     }
 

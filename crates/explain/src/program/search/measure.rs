@@ -29,8 +29,9 @@ impl<'a> Search<'a> {
 
     /// What the candidate holds of the tap that a slice makes; at positions that it does not hold, what is due.
     pub(crate) fn whole(&self, slice: &Slice<'_>) -> Option<ArrayD<f64>> {
+        let program = self.recording.program;
         match self.held.positions(slice.target()) {
-            Some(part) => Some(part.within(&self.evaluated(&self.exact, slice, &[])?)),
+            Some(part) => Some(part.within(&self.held.made_with_cache((&self.exact, program), slice, &[])?)),
             None => self.held.recorded(slice.target()),
         }
     }
@@ -44,14 +45,8 @@ impl<'a> Search<'a> {
 
     /// The same in another arithmetic, at the positions that the candidate holds.
     pub(crate) fn value_on(&self, bench: &Bench<'_>, slice: &Slice<'_>, edits: &[Edit]) -> Option<ArrayD<f64>> {
-        let all = self.evaluated(bench, slice, edits)?;
-        Some(self.held.positions(slice.target()).map(|part| part.rows_of(&all)).unwrap_or(all))
-    }
-
-    pub(super) fn evaluated(&self, bench: &Bench<'_>, slice: &Slice<'_>, edits: &[Edit]) -> Option<ArrayD<f64>> {
-        let value = |tap: usize| self.held.readable(tap).map(|own| own.view());
-        let edits = [&self.held.keeping(self.recording.program, slice)[..], edits].concat();
-        Some(array(&slice.evaluate(bench, &value, &edits).ok()?))
+        let all = self.held.made_with_cache((bench, self.recording.program), slice, edits)?;
+        Some(self.held.at_its_positions(slice.target(), all))
     }
 
     /// How many different ids a lookup reads otherwise, and of how many rows, where operations reach what a slice makes by such ids alone.
@@ -75,10 +70,8 @@ impl<'a> Search<'a> {
         }
         let lookup = lookups.first().map(|&op| (op, &program.ops()[op].operands[..]));
         let Some((op, [Operand::View(table), Operand::View(ids), ..])) = lookup else { return None };
-        let read = |edits: &[Edit]| {
-            let value = |tap: usize| self.held.readable(tap).map(|own| own.view());
-            read_by((slice, edits), &self.exact, op, ids, &value)
-        };
+        let read =
+            |edits: &[Edit]| read_by((slice, edits), &self.exact, op, &[ids], &|tap| self.held.value(tap))?.pop();
         let (due, own) = (read(&[])?, read(edits)?);
         let pairs: BTreeSet<[u64; 2]> = due
             .iter()
@@ -91,7 +84,7 @@ impl<'a> Search<'a> {
 
     /// The value of a target with some operations carried out otherwise; what they do not touch is computed once.
     pub(super) fn beside_the_baseline(&self, target: &Target<'_>, edits: &[Edit]) -> Option<ArrayD<f64>> {
-        let value = |tap: usize| self.held.readable(tap).map(|own| own.view());
+        let value = |tap: usize| self.held.value(tap);
         let mut kept = self.baseline.borrow_mut();
         if kept.as_ref().is_none_or(|(tap, _)| *tap != target.slice.target()) {
             *kept = Some((target.slice.target(), target.slice.baseline(&self.exact, &value).ok()?));
@@ -99,7 +92,7 @@ impl<'a> Search<'a> {
         let (_, baseline) = kept.as_ref()?;
         let edits = [&self.held.keeping(self.recording.program, target.slice)[..], edits].concat();
         let all = array(&target.slice.evaluate_beside(baseline, &value, &edits).ok()?);
-        Some(self.held.positions(target.slice.target()).map(|part| part.rows_of(&all)).unwrap_or(all))
+        Some(self.held.at_its_positions(target.slice.target(), all))
     }
 
     /// The arithmetic of a candidate that rounds to few bits.
