@@ -96,22 +96,53 @@ impl<'a> Context<'a> {
     pub(crate) fn number(&self, op: usize) -> Option<(usize, f64)> {
         let operands = self.op(op).operands.iter().enumerate().take(2);
         let mut numbers = operands.filter_map(|(place, operand)| match operand {
-            Operand::Scalar(Scalar::Float(x)) => Some((place, *x)),
-            Operand::Scalar(Scalar::Int(x)) => Some((place, *x as f64)),
             Operand::View(view) => Some((place, self.program.constant(view).or_else(|| self.filled(op, view))?)),
-            _ => None,
+            other => Some((place, number_of(other)?)),
         });
         numbers.next()
+    }
+
+    /// The activation among its operands: the first, where there are several.
+    pub(crate) fn activation(&self, op: usize) -> Option<&'a View> {
+        self.tensors(op).into_iter().map(|(_, view)| view).find(|view| self.is_activation(view))
+    }
+
+    /// The one of its two tensors for which alone `is` holds, and the other, each with its place.
+    pub(crate) fn one_of_two(&self, op: usize, is: impl Fn(&View) -> bool) -> Option<[(usize, &'a View); 2]> {
+        let [a, b] = self.tensors(op)[..] else { return None };
+        match (is(a.1), is(b.1)) {
+            (true, false) => Some([a, b]),
+            (false, true) => Some([b, a]),
+            _ => None,
+        }
+    }
+
+    /// The two tensors that an operation joins.
+    pub(crate) fn joined(&self, op: usize) -> Option<[&'a View; 2]> {
+        let Some(Operand::List(parts)) = self.op(op).operands.first() else { return None };
+        let [Operand::View(first), Operand::View(second)] = &parts[..] else { return None };
+        Some([first, second])
+    }
+
+    /// Whether what an operation gives is read by one for which `is` holds.
+    pub(crate) fn is_read_by(&self, op: usize, is: impl Fn(usize) -> bool) -> bool {
+        self.program.readers(op).iter().any(|&reader| is(reader))
+    }
+
+    /// How many tokens the step of an operation takes.
+    pub(crate) fn tokens(&self, op: usize) -> usize {
+        self.program.steps().get(self.step_of(op)).map_or(0, |step| step.tokens)
+    }
+
+    /// The position of the first token of a step.
+    pub(crate) fn start(&self, step: usize) -> usize {
+        self.program.steps().iter().take(step).map(|step| step.tokens).sum()
     }
 
     /// The number that a tensor of one element was made of.
     fn filled(&self, op: usize, view: &View) -> Option<f64> {
         let maker = self.maker(op, view).filter(|&maker| self.base(maker) == "full" && view.elements() == 1)?;
-        match self.op(maker).operands.get(1)? {
-            Operand::Scalar(Scalar::Float(x)) => Some(*x),
-            Operand::Scalar(Scalar::Int(x)) => Some(*x as f64),
-            _ => None,
-        }
+        number_of(self.op(maker).operands.get(1)?)
     }
 
     /// The same of another slice.
@@ -342,5 +373,14 @@ impl<'a> Context<'a> {
 
     pub(crate) fn is_float(&self, view: &View) -> bool {
         view.dtype.kind() == Kind::Float
+    }
+}
+
+/// The number that an operand is.
+pub(crate) fn number_of(operand: &Operand) -> Option<f64> {
+    match operand {
+        Operand::Scalar(Scalar::Float(x)) => Some(*x),
+        Operand::Scalar(Scalar::Int(x)) => Some(*x as f64),
+        _ => None,
     }
 }

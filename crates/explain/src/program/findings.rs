@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use firstdiff_compare::{Place, TapReport};
 use firstdiff_evidence::{Account, Evidence};
-use firstdiff_program::{At, Edit, Kind, Operand, Program, Scalar};
+use firstdiff_program::{At, Edit, Kind, Operand, Program};
 use firstdiff_trace::Tap;
 use serde_json::json;
 
@@ -18,6 +18,7 @@ use crate::mistakes::{Mistake, StandsBehind};
 use crate::paid::{self, price};
 use crate::program::Recording;
 use crate::program::change::computed;
+use crate::program::context::number_of;
 use crate::program::form::Form;
 use crate::program::form::kin;
 use crate::program::form::rounded_to;
@@ -456,11 +457,7 @@ fn same_factor_at(search: &Search<'_>, explained: &Explained, found: &Reproduced
 fn due(program: &Program, form: &Form, at: At) -> Option<String> {
     let op = at.op().filter(|&op| program.is_placed(op));
     let holds = |number: f64| {
-        let is_it = |operand: &Operand| match operand {
-            Operand::Scalar(Scalar::Float(x)) => *x == number,
-            Operand::Scalar(Scalar::Int(x)) => *x as f64 == number,
-            _ => false,
-        };
+        let is_it = |operand: &Operand| number_of(operand) == Some(number);
         let op = op.map(|op| &program.ops()[op]);
         op.is_some_and(|op| op.operands.iter().chain(op.keywords.iter().map(|(_, x)| x)).any(is_it))
     };

@@ -26,7 +26,7 @@ use crate::mistakes::recorded::{
 };
 use crate::mistakes::{Mistake, Params};
 use crate::program::arrays::{array, floats};
-use crate::program::change::{FunctionOfTensor as Function, computed, kept, other_operand, renamed};
+use crate::program::change::{FunctionOfTensor as Function, computed, in_order, kept, other_operand, renamed};
 use crate::program::condition::PRODUCTS;
 use crate::program::edits::slots::{Slot, slots};
 use crate::program::form::Form;
@@ -236,7 +236,8 @@ impl<'a> List<'_, 'a> {
             let name = if is_last { "element" } else { "row" };
             for (words, bits, from) in self.orders(shape[axis], name).iter() {
                 let (words, from) = (format!("{words}{on_axis}"), from.clone());
-                found.push((4.0 + bits, &ORDER_DIFFERS, said("order", words), in_order(axis, from)));
+                let ordered: Function = Arc::new(move |x| Some(in_order(x, Axis(axis), &from)));
+                found.push((4.0 + bits, &ORDER_DIFFERS, said("order", words), ordered));
             }
         }
         for axis in 0..axes {
@@ -618,17 +619,6 @@ fn reduced(x: &[usize], out: &[usize]) -> Option<Vec<usize>> {
 fn carried_out(record: &Operation) -> Function {
     let record = record.clone();
     Arc::new(move |x| carry_out(&record, &[floats(x.clone())?])?.first().map(array))
-}
-
-fn in_order(axis: usize, from: Arc<[Option<usize>]>) -> Function {
-    Arc::new(move |x| {
-        let indices: Vec<usize> = from.iter().map(|from| from.unwrap_or(0)).collect();
-        let mut value = x.select(Axis(axis), &indices);
-        for (at, _) in from.iter().enumerate().filter(|(_, from)| from.is_none()) {
-            value.index_axis_mut(Axis(axis), at).fill(0.0);
-        }
-        Some(value)
-    })
 }
 
 fn operands(op: usize, others: Vec<OtherOperand>) -> Edit {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use firstdiff_program::{At, Operand, View};
+use firstdiff_program::{At, Change, Operand, View};
 use ndarray::{ArrayD, Axis, IxDyn};
 use serde_json::json;
 
@@ -11,7 +11,7 @@ use crate::mistakes::embedding::{EMBED_MULTIPLIER, EMBED_SCALE, TOKENS_DIFFER, o
 use crate::mistakes::linear::{WEIGHT_STRIDE, WEIGHT_TRANSPOSED};
 use crate::mistakes::recorded::{POSITION_EMBEDDING_OFFSET, TOKEN_TYPES_DIFFER};
 use crate::mistakes::stored::STORAGE_TYPE;
-use crate::program::change::{computed, numbers, with_number};
+use crate::program::change::{computed, numbers};
 use crate::program::context::Context;
 use crate::program::form::Form;
 use crate::program::forms::stored::read_as;
@@ -61,7 +61,7 @@ fn of_rows(context: &Context<'_>, op: usize) -> Vec<Form> {
         return all.chain(of_size(context, op)).chain(of_memory(context, op)).collect();
     }
     let form = |by: i64| Form::one(&POSITION_EMBEDDING_OFFSET, vec![("offset", json!(by))], op, shifted(by));
-    let start: usize = context.program.steps().iter().take(context.step_of(op)).map(|step| step.tokens).sum();
+    let start = context.start(context.step_of(op));
     let restarted =
         Form::one(&POSITION_EMBEDDING_OFFSET, vec![("kind", json!("restarts"))], op, shifted(-(start as i64)));
     let mut offsets = vec![-1, 1, -2, 2];
@@ -128,15 +128,11 @@ fn of_memory(context: &Context<'_>, op: usize) -> Vec<Form> {
     let strided = |what: &str, place: Place| {
         Form::one(&WEIGHT_STRIDE, vec![("leading_dimension", json!(what))], op, read(place, as_is))
     };
+    let by_columns = read(|id, column, [rows, _]| column * rows + id, as_is);
     let mut forms = vec![
         strided("in-1", |id, column, [_, width]| id * (width - 1) + column),
         strided("in+1", |id, column, [_, width]| id * (width + 1) + column),
-        Form::one(
-            &WEIGHT_TRANSPOSED,
-            vec![("form", json!("reshape"))],
-            op,
-            read(|id, column, [rows, _]| column * rows + id, as_is),
-        ),
+        Form::one(&WEIGHT_TRANSPOSED, vec![("form", json!("reshape"))], op, by_columns),
     ];
     forms.extend(read_as(|params, bits| {
         Form::one(&STORAGE_TYPE, params, op, read(|id, column, [_, width]| id * width + column, bits))
@@ -150,8 +146,7 @@ fn of_size(context: &Context<'_>, op: usize) -> Vec<Form> {
     let (table, ids) = (context.tensor(op, 0).cloned(), context.tensor(op, 1).cloned());
     let Some((table, ids)) = table.zip(ids) else { return Vec::new() };
     // Where the reference has a factor it is another one of that operation.
-    let is_factor = |&at: &usize| context.base(at) == "mul" && context.number(at).is_some();
-    if context.program.readers(op).iter().any(is_factor) {
+    if context.is_read_by(op, |at| context.base(at) == "mul" && context.number(at).is_some()) {
         return Vec::new();
     }
     let times = move |factor: f64| {
@@ -159,37 +154,25 @@ fn of_size(context: &Context<'_>, op: usize) -> Vec<Form> {
             Some(picked(&x[0], &x[1], x[1].iter().map(|&id| id as i64))?.mapv(|x| factor * x))
         })
     };
-    let root = width(out).sqrt();
-    let scaled = |said: &str, factor: f64| Form::one(&EMBED_SCALE, vec![("factor", json!(said))], op, times(factor));
-    vec![
-        scaled("sqrt(D)", root),
-        scaled("1/sqrt(D)", 1.0 / root),
-        Form::any(&EMBED_MULTIPLIER, "factor", 1.0, At::Op(op), times),
-    ]
+    of_factors(op, width(out), times).to_vec()
 }
 
 fn of_factor(context: &Context<'_>, op: usize) -> Vec<Form> {
     let Some((place, factor)) = context.number(op).filter(|(_, factor)| *factor != 0.0) else { return Vec::new() };
-    let x = context.tensors(op).into_iter().map(|(_, view)| view).find(|view| context.is_activation(view));
-    let Some(x) = x.filter(|x| context.origin(op, x).is_some_and(|at| context.base(at) == "embedding")) else {
-        return Vec::new();
-    };
-    let record = context.op(op);
-    let number = numbers(record, place);
-    let mut forms = Vec::new();
-    let root = width(x).sqrt();
-    for (said, times) in [("sqrt(D)", root), ("1/sqrt(D)", 1.0 / root)] {
-        let change = with_number(record, place, times * factor);
-        forms.push(Form::one(&EMBED_SCALE, vec![("factor", json!(said))], op, change));
-    }
-    forms.push(Form::one(
-        &EMBED_MULTIPLIER,
-        vec![("factor", json!(1.0 / factor))],
-        op,
-        with_number(record, place, 1.0),
-    ));
-    forms.push(Form::any(&EMBED_MULTIPLIER, "factor", 1.0, At::Op(op), move |times| number(times * factor)));
-    forms
+    let is_looked_up = |x: &&View| context.origin(op, x).is_some_and(|at| context.base(at) == "embedding");
+    let Some(x) = context.activation(op).filter(is_looked_up) else { return Vec::new() };
+    let number = numbers(context.op(op), place);
+    let removed = Form::one(&EMBED_MULTIPLIER, vec![("factor", json!(1.0 / factor))], op, number(1.0));
+    let [up, down, any] = of_factors(op, width(x), move |times| number(times * factor));
+    vec![up, down, removed, any]
+}
+
+/// A factor on rows of so many elements: the root of that, one over it, or any.
+fn of_factors(op: usize, width: f64, times: impl Fn(f64) -> Change + Send + Sync + 'static) -> [Form; 3] {
+    let scaled = |said: &str, factor: f64| Form::one(&EMBED_SCALE, vec![("factor", json!(said))], op, times(factor));
+    let root = width.sqrt();
+    let [up, down] = [scaled("sqrt(D)", root), scaled("1/sqrt(D)", 1.0 / root)];
+    [up, down, Form::any(&EMBED_MULTIPLIER, "factor", 1.0, At::Op(op), times)]
 }
 
 fn width(x: &View) -> f64 {

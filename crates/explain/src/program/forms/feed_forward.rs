@@ -86,8 +86,7 @@ fn activation<'a>(context: &Context<'a>, op: usize) -> Option<(&'a View, usize)>
             let call = context.call(op);
             let inside = |at: usize| call.contains(&at);
             let entering = |at: usize| {
-                let read =
-                    context.tensors(at).into_iter().map(|(_, view)| view).find(|view| context.is_activation(view))?;
+                let read = context.activation(at)?;
                 context.maker(at, read).is_none_or(|maker| !inside(maker)).then_some(read)
             };
             let last = *call.end();
@@ -102,11 +101,10 @@ fn activation<'a>(context: &Context<'a>, op: usize) -> Option<(&'a View, usize)>
 
 /// Whether what it makes is multiplied with another activation behind at most a few operations on single values.
 fn feeds_product(context: &Context<'_>, op: usize) -> bool {
-    let is_product = |at: usize| {
+    context.is_read_by(op, |at| {
         let tensors = context.tensors(at);
         context.base(at) == "mul" && tensors.len() == 2 && tensors.iter().all(|(_, view)| context.is_activation(view))
-    };
-    context.program.readers(op).iter().any(|&reader| is_product(reader))
+    })
 }
 
 /// up + 1.
@@ -119,7 +117,7 @@ fn of_raised(context: &Context<'_>, op: usize) -> Option<Form> {
 /// x sigmoid(a x): another a.
 fn of_slope(context: &Context<'_>, op: usize) -> Vec<Form> {
     let Some((place, slope)) = context.number(op) else { return Vec::new() };
-    if !context.program.readers(op).iter().any(|&reader| context.base(reader) == "sigmoid") {
+    if !context.is_read_by(op, |reader| context.base(reader) == "sigmoid") {
         return Vec::new();
     }
     let kinds = [("silu", 1.0), ("gelu-quick", 1.702)].into_iter().filter(|(_, other)| *other != slope);
@@ -167,18 +165,14 @@ fn of_gate(context: &Context<'_>, op: usize) -> Vec<Form> {
     }
     let of_up = name.clone();
     let swapped = computed(&[gate, up], move |x| times(&x[0], &acted(&name, &x[1])?));
+    let of = |mistake, kind: &str, change| Form::one(mistake, vec![("kind", json!(kind))], op, change);
     vec![
         Form::one(&GATE_UP_SWAPPED, vec![], op, swapped),
-        Form::one(&ACTIVATION_CLAMP, vec![("kind", json!("gpt-oss"))], op, computed(&[gate, up], as_gpt_oss)),
-        Form::one(
-            &ACTIVATION_CLAMP,
-            vec![("kind", json!("up-plus-one"))],
-            op,
-            computed(&[act, up], |x| times(&x[0], &x[1].mapv(|up| up + 1.0))),
-        ),
-        Form::one(&GATE_PRODUCT, vec![("kind", json!("added"))], op, computed(&[act, up], |x| plus(&x[0], &x[1]))),
-        Form::one(&GATE_PRODUCT, vec![("kind", json!("ungated"))], op, computed(&[up], move |x| acted(&of_up, &x[0]))),
-        Form::one(&GATE_PRODUCT, vec![("kind", json!("up-not-applied"))], op, kept(act)),
-        Form::one(&GATE_PRODUCT, vec![("kind", json!("gate-not-applied"))], op, kept(up)),
+        of(&ACTIVATION_CLAMP, "gpt-oss", computed(&[gate, up], as_gpt_oss)),
+        of(&ACTIVATION_CLAMP, "up-plus-one", computed(&[act, up], |x| times(&x[0], &x[1].mapv(|up| up + 1.0)))),
+        of(&GATE_PRODUCT, "added", computed(&[act, up], |x| plus(&x[0], &x[1]))),
+        of(&GATE_PRODUCT, "ungated", computed(&[up], move |x| acted(&of_up, &x[0]))),
+        of(&GATE_PRODUCT, "up-not-applied", kept(act)),
+        of(&GATE_PRODUCT, "gate-not-applied", kept(up)),
     ]
 }

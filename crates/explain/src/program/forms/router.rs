@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use crate::mistakes::recorded::{ROUTER_BIAS, ROUTER_NORM, ROUTER_SCALE, ROUTER_TOPK, SHARED_GATE};
 use crate::program::arrays::{array, floats};
-use crate::program::change::{Function, computed, function, kept, numbers, over, softmax, with, with_number};
+use crate::program::change::{Function, computed, function, kept, numbers, over, softmax, with};
 use crate::program::context::Context;
 use crate::program::form::Form;
 
@@ -19,7 +19,7 @@ pub(super) fn forms(context: &Context<'_>, op: usize) -> Vec<Form> {
         "div" => of_norm(context, op),
         "topk" => of_choice(context, op),
         "gather" => of_weights(context, op),
-        "mul" => [of_scale(context, op), of_shared(context, op)].concat(),
+        "mul" => of_scale(context, op).into_iter().chain(of_shared(context, op)).collect(),
         _ => Vec::new(),
     }
 }
@@ -31,9 +31,7 @@ fn is_choice(context: &Context<'_>, op: usize) -> bool {
 /// Whether it scores experts: what it gives is chosen from.
 fn is_router(context: &Context<'_>, op: usize) -> bool {
     let chooses = |at: usize| is_choice(context, at);
-    context.program.readers(op).iter().any(|&reader| chooses(reader))
-        || context.leads_to(op, chooses)
-        || comes_from_choice(context, op)
+    context.is_read_by(op, chooses) || context.leads_to(op, chooses) || comes_from_choice(context, op)
 }
 
 /// Whether what it reads was chosen.
@@ -52,13 +50,7 @@ fn score(context: &Context<'_>, op: usize, kind: &'static str, by: Function) -> 
 
 /// A term for each expert that only the choice sees.
 fn of_bias(context: &Context<'_>, op: usize) -> Vec<Form> {
-    let tensors = context.tensors(op);
-    let [(_, a), (_, b)] = tensors[..] else { return Vec::new() };
-    let x = match (context.is_weight(a), context.is_weight(b)) {
-        (false, true) => a,
-        (true, false) => b,
-        _ => return Vec::new(),
-    };
+    let Some([_, (_, x)]) = context.one_of_two(op, |view| context.is_weight(view)) else { return Vec::new() };
     if !context.leads_to(op, |at| is_choice(context, at)) {
         return Vec::new();
     }
@@ -97,8 +89,8 @@ fn of_choice(context: &Context<'_>, op: usize) -> Vec<Form> {
         return Vec::new();
     }
     // Where the numbers alone are read, weights are gathered by them.
-    let reads_values = |&reader: &usize| context.tensors(reader).iter().any(|(_, view)| view.buffer == out.buffer);
-    if !context.program.readers(op).iter().any(reads_values) {
+    let reads_values = |reader: usize| context.tensors(reader).iter().any(|(_, view)| view.buffer == out.buffer);
+    if !context.is_read_by(op, reads_values) {
         return Vec::new();
     }
     let count = out.shape.last().copied().unwrap_or(0);
@@ -165,25 +157,20 @@ fn of_scale(context: &Context<'_>, op: usize) -> Vec<Form> {
     if !comes_from_choice(context, op) {
         return Vec::new();
     }
-    let record = context.op(op);
-    let number = numbers(record, place);
+    let number = numbers(context.op(op), place);
     vec![
-        Form::one(&ROUTER_SCALE, vec![("factor", json!(1.0 / factor))], op, with_number(record, place, 1.0))
-            .due(factor),
+        Form::one(&ROUTER_SCALE, vec![("factor", json!(1.0 / factor))], op, number(1.0)).due(factor),
         Form::any(&ROUTER_SCALE, "factor", 1.0, At::Op(op), move |times| number(times * factor)).due(factor),
     ]
 }
 
 /// What all tokens go through, times a gate of its own.
-fn of_shared(context: &Context<'_>, op: usize) -> Vec<Form> {
-    let [(_, a), (_, b)] = context.tensors(op)[..] else { return Vec::new() };
+fn of_shared(context: &Context<'_>, op: usize) -> Option<Form> {
     let is_gate = |view: &View| {
         let sigmoid = context.origin(op, view).is_some_and(|at| context.base(at) == "sigmoid");
         sigmoid && view.shape.last() == Some(&1)
     };
-    match (is_gate(a), is_gate(b)) {
-        (true, false) if context.is_projected(op, b) => vec![Form::one(&SHARED_GATE, vec![], op, kept(b))],
-        (false, true) if context.is_projected(op, a) => vec![Form::one(&SHARED_GATE, vec![], op, kept(a))],
-        _ => Vec::new(),
-    }
+    let gated = context.one_of_two(op, is_gate).map(|[_, (_, gated)]| gated);
+    let gated = gated.filter(|gated| context.is_projected(op, gated));
+    gated.map(|gated| Form::one(&SHARED_GATE, vec![], op, kept(gated)))
 }
