@@ -51,11 +51,13 @@ pub(super) fn findings(search: &Search<'_>, explained: &[Explained]) -> Vec<Find
         let Some(first) = counts.iter().position(|count| *count == most) else { break };
         let (key, _) = given.swap_remove(first);
         let key = said_before(&open, &key, &refuted).unwrap_or(key);
-        let has = |explained: &&Explained| explained.reproduced.iter().any(|r| r.key() == key);
+        let has = |explained: &&Explained| explained.by_key(&key).is_some();
         let (of_it, rest): (Vec<&Explained>, Vec<&Explained>) = open.iter().copied().partition(has);
         // A number is one number of an engine, or one of each layer: where another place of the same operation is wrong without one, it is not what is done.
         let alike = |a: &Explained, b: &Explained| held.are_of_one_operation(recording.program, a.tap, b.tap);
-        let is_free = of_it.iter().any(|e| e.reproduced.iter().any(|r| r.key() == key && r.is_fitted()));
+        // What was found by this key, in some of the places or in all.
+        let found = |is: fn(&Reproduced) -> bool| of_it.iter().filter_map(|e| e.by_key(&key)).map(is);
+        let is_free = found(Reproduced::is_fitted).any(|is| is);
         let has_its_own = |e: &Explained, other: &Explained| {
             held.place(e.tap).tap != held.place(other.tap).tap && has_another_number(e, &key, other)
         };
@@ -66,9 +68,7 @@ pub(super) fn findings(search: &Search<'_>, explained: &[Explained]) -> Vec<Find
         // In each step of one layer another: then no number is what is done.
         let is_other_number = |e: &&Explained| {
             let steps = explained.iter().filter(|other| held.place(e.tap).tap == held.place(other.tap).tap);
-            steps
-                .filter(|other| !other.reproduced.iter().any(|r| r.key() == key))
-                .any(|o| has_another_number(e, &key, o))
+            steps.filter(|other| other.by_key(&key).is_none()).any(|other| has_another_number(e, &key, other))
         };
         // A cache that is read or written otherwise is so in each step of which something is wrong.
         let is_of_the_cache = of_it.iter().all(|e| {
@@ -77,20 +77,17 @@ pub(super) fn findings(search: &Search<'_>, explained: &[Explained]) -> Vec<Find
                 || steps.all(|other| alone(other).any(|r| is_of_a_cache(r.form.mistake.id)))
         });
         // Beside another mistake a number is fitted to anything, where no second place bears it out and more is left than rounding.
-        let is_pair = |e: &&Explained| e.reproduced.iter().any(|r| r.key() == key && !r.others.is_empty());
-        let leaves_rounding = |e: &&Explained| e.reproduced.iter().any(|r| r.key() == key && r.leaves_rounding);
         let is_found_elsewhere = |e: &&Explained| explained.iter().any(|o| o.tap != e.tap && bears_out(o, e, &key));
         let is_borne_out = of_it.len() > 1
             || !is_free
-            || !of_it.iter().all(is_pair)
-            || of_it.iter().all(leaves_rounding)
+            || !found(|r| !r.others.is_empty()).all(|is| is)
+            || found(|r| r.leaves_rounding).all(|is| is)
             || of_it.iter().any(is_found_elsewhere);
         // Of two rows an exchange is any other order, and much gives that.
-        let is_thin = of_it.iter().all(|e| e.reproduced.iter().any(|r| r.key() == key && is_thin(recording, &r.form)));
+        let is_thin = of_it.iter().all(|e| e.by_key(&key).is_some_and(|r| is_thin(recording, &r.form)));
         // A token or two are given by much that all of the prompt refutes.
         let is_of_few = of_it.iter().all(|e| tokens(recording, e.tap) <= FEW_ROWS);
-        let kin = of_it.iter().flat_map(|e| &e.reproduced).find(|r| r.key() == key).map(Reproduced::kin);
-        let kin = kin.unwrap_or_default();
+        let kin = of_it.iter().find_map(|e| e.by_key(&key)).map(Reproduced::kin).unwrap_or_default();
         let in_the_prompt = |e: &&Explained| {
             explained.iter().any(|o| alike(e, o) && tokens(recording, o.tap) > FEW_ROWS && !gives(&kin, o))
         };
@@ -157,7 +154,7 @@ fn said_before(open: &[&Explained], key: &str, refuted: &BTreeSet<String>) -> Op
 
 /// Whether another form leaves as little of a tap as one by this key.
 fn gives_as_well(explained: &Explained, key: &str, other: &Reproduced) -> bool {
-    let left = |key: &str| explained.reproduced.iter().find(|r| r.key() == key).map(|r| r.residual);
+    let left = |key: &str| explained.by_key(key).map(|r| r.residual);
     let most = left(key).map_or(f64::INFINITY, |left| (AS_NEAR * left).max(NO_RESIDUAL));
     left(&other.key()).is_some_and(|left| left <= most)
 }
@@ -231,7 +228,7 @@ fn has_another_number(one: &Explained, key: &str, other: &Explained) -> bool {
 
 /// Whether what was fitted of one place is found at another as well, by itself or beside another mistake.
 fn bears_out(other: &Explained, one: &Explained, key: &str) -> bool {
-    let Some(found) = one.reproduced.iter().find(|r| r.key() == key) else { return false };
+    let Some(found) = one.by_key(key) else { return false };
     let mut fitted = found.forms().filter(|form| form.is_fitted());
     fitted.all(|form| other.reproduced.iter().flat_map(Reproduced::forms).any(|known| kin(known) == kin(form)))
 }
@@ -357,7 +354,7 @@ fn elsewhere(mut findings: Vec<Finding>) -> Vec<Finding> {
 /// The findings of one cause, or of two together.
 fn proved(search: &Search<'_>, of_it: &[&Explained], key: &str, explained: &[Explained]) -> Vec<(usize, Finding)> {
     let (recording, held) = (&search.recording, search.held);
-    let found = |e: &&Explained| e.reproduced.iter().find(|r| r.key() == key).cloned().map(|r| (e.tap, e.base, r));
+    let found = |e: &&Explained| e.by_key(key).cloned().map(|r| (e.tap, e.base, r));
     let all: Vec<(usize, f64, Reproduced)> = of_it.iter().filter_map(found).collect();
     let Some((first, _, one)) = all.first() else { return Vec::new() };
     let in_all = |other: &Reproduced| of_it.iter().all(|e| gives_as_well(e, key, other));

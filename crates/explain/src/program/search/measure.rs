@@ -9,6 +9,7 @@ use ndarray::{ArrayD, ArrayView1};
 use super::{Search, Target};
 use crate::program::arrays::array;
 use crate::program::form::{Form, rounded_to};
+use crate::program::held::rounded_to_type;
 use crate::program::routing::read_by;
 use crate::replay::operation::is_coarse;
 use crate::replay::right::{distance, hides_others};
@@ -90,7 +91,8 @@ impl<'a> Search<'a> {
             *kept = Some((target.slice.target(), target.slice.baseline(&self.exact, &value).ok()?));
         }
         let (_, baseline) = kept.as_ref()?;
-        let edits = [&self.held.keeping(self.recording.program, target.slice)[..], edits].concat();
+        let keeping = self.held.keeping(self.recording.program, target.slice, rounded_to_type);
+        let edits = [&keeping[..], edits].concat();
         let all = array(&target.slice.evaluate_beside(baseline, &value, &edits).ok()?);
         Some(self.held.at_its_positions(target.slice.target(), all))
     }
