@@ -13,6 +13,7 @@ use crate::program::arrays::{array, floats};
 use crate::program::condition::PRODUCTS;
 use crate::program::held::Held;
 use crate::program::routing::read_by;
+use crate::program::slices::reached;
 use crate::replay::right::distance;
 use crate::tolerance::search::ROUNDED_TO_16_BITS;
 
@@ -238,15 +239,10 @@ impl<'a> Context<'a> {
 
     /// All operations that make what `op` reads in a view, where no activation is among what they read.
     pub(crate) fn makers(&self, op: usize, view: &View) -> BTreeSet<usize> {
-        let (mut open, mut found): (Vec<usize>, BTreeSet<usize>) =
-            (self.maker(op, view).into_iter().collect(), BTreeSet::new());
-        while let Some(at) = open.pop() {
-            if found.insert(at) {
-                let read = self.op(at).operands.iter().flat_map(Operand::views);
-                open.extend(read.filter(|read| !self.is_activation(read)).filter_map(|read| self.maker(at, read)));
-            }
-        }
-        found
+        reached(self.maker(op, view), |at| {
+            let read = self.op(at).operands.iter().flat_map(Operand::views);
+            read.filter(|read| !self.is_activation(read)).filter_map(move |read| self.maker(at, read))
+        })
     }
 
     /// The operation that made what `op` reads in a view.
@@ -273,34 +269,33 @@ impl<'a> Context<'a> {
 
     /// Whether what an operation makes comes to one for which `is` holds, with no product with a weight and no norm between.
     pub(crate) fn leads_to(&self, op: usize, is: impl Fn(usize) -> bool) -> bool {
-        let (mut open, mut seen) = (vec![op], BTreeSet::new());
-        while let Some(at) = open.pop() {
-            for &reader in self.program.readers(at) {
-                if is(reader) {
-                    return true;
-                }
-                let ends = matches!(
-                    self.base(reader),
-                    "linear" | "addmm" | "layer_norm" | "rms_norm" | "rsqrt" | "softmax" | "topk"
-                );
-                if !ends && seen.len() < FOLLOWED && seen.insert(reader) {
-                    open.push(reader);
-                }
-            }
-        }
-        false
+        const ENDS: [&str; 7] = ["linear", "addmm", "layer_norm", "rms_norm", "rsqrt", "softmax", "topk"];
+        self.meets(op, FOLLOWED, |at| self.program.readers(at).to_vec(), is, &ENDS)
     }
 
     /// Whether what an operation reads comes from one for which `is` holds, behind none of those that end it, within so many operations.
     pub(crate) fn comes_from(&self, op: usize, most: usize, is: impl Fn(usize) -> bool, ends: &[&str]) -> bool {
+        let makers = |at: usize| self.tensors(at).into_iter().filter_map(|(_, view)| self.maker(at, view)).collect();
+        self.meets(op, most, makers, is, ends)
+    }
+
+    /// Whether a way on from an operation comes to one for which `is` holds, behind none of those that end it, within so many operations.
+    fn meets(
+        &self,
+        op: usize,
+        most: usize,
+        on: impl Fn(usize) -> Vec<usize>,
+        is: impl Fn(usize) -> bool,
+        ends: &[&str],
+    ) -> bool {
         let (mut open, mut seen) = (vec![op], BTreeSet::new());
         while let Some(at) = open.pop() {
-            for before in self.tensors(at).into_iter().filter_map(|(_, view)| self.maker(at, view)) {
-                if is(before) {
+            for next in on(at) {
+                if is(next) {
                     return true;
                 }
-                if !ends.contains(&self.base(before)) && seen.len() < most && seen.insert(before) {
-                    open.push(before);
+                if !ends.contains(&self.base(next)) && seen.len() < most && seen.insert(next) {
+                    open.push(next);
                 }
             }
         }

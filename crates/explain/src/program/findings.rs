@@ -24,7 +24,7 @@ use crate::program::form::kin;
 use crate::program::form::rounded_to;
 use crate::program::held::Held;
 use crate::program::search::{Explained, Reproduced, Search};
-use crate::program::slices::on_the_way;
+use crate::program::slices::{on_the_way, reached};
 use crate::replay::{Replay, Replayed};
 use crate::tolerance::search::{AS_NEAR, CAUSE_LEAVES, NO_RESIDUAL, PLAINLY_THE_SAME, SMALL};
 
@@ -516,28 +516,18 @@ fn is_of_activations(program: &Program, op: usize) -> bool {
 
 /// The taps of a step that read what an operation gives, with no other tap between.
 fn nearest_behind(program: &Program, op: usize) -> Vec<usize> {
-    let (mut open, mut seen, mut out) = (vec![op], BTreeSet::from([op]), BTreeSet::new());
-    while let Some(at) = open.pop() {
-        let taps = program.taps().iter().enumerate().filter(|(_, tap)| tap.op == at).map(|(number, _)| number);
-        let own: Vec<usize> = taps.collect();
-        if own.is_empty() {
-            open.extend(program.readers(at).iter().copied().filter(|&reader| seen.insert(reader)));
-        }
-        out.extend(own);
-    }
-    let step = |tap: usize| program.taps()[tap].step;
-    let first = out.iter().map(|&tap| step(tap)).min();
-    out.into_iter().filter(|&tap| Some(step(tap)) == first).collect()
+    let taps = program.taps();
+    let ends = |at: usize| taps.iter().any(|tap| tap.op == at);
+    let all = reached([op], |at| if ends(at) { Vec::new() } else { program.readers(at).to_vec() });
+    let behind = || (0..taps.len()).filter(|&tap| all.contains(&taps[tap].op));
+    let first = behind().map(|tap| taps[tap].step).min();
+    behind().filter(|&tap| Some(taps[tap].step) == first).collect()
 }
 
 /// The nearest tap behind an operation that is made of what it gives, up to the tap `last`; the nearest in order where none is.
 fn made_of(program: &Program, op: usize, last: usize) -> Option<usize> {
     let end = program.taps()[last].op;
-    let (mut open, mut behind) = (vec![op], BTreeSet::from([op]));
-    while let Some(at) = open.pop() {
-        let readers = program.readers(at).iter().copied().filter(|&reader| reader <= end);
-        open.extend(readers.filter(|&reader| behind.insert(reader)));
-    }
+    let behind = reached([op], |at| program.readers(at).iter().copied().filter(|&reader| reader <= end));
     let taps = || program.taps().iter().enumerate().filter(|(_, t)| (op..=end).contains(&t.op));
     let nearest = taps().filter(|(_, t)| behind.contains(&t.op)).min_by_key(|(_, t)| t.op);
     nearest.or_else(|| taps().min_by_key(|(_, t)| t.op)).map(|(number, _)| number)

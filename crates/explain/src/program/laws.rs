@@ -12,7 +12,7 @@ use firstdiff_trace::Site;
 use ndarray::{ArrayD, Axis, concatenate};
 
 use crate::explain::{Effort, Finding, Progress};
-use crate::laws::{Measured, Wrong, allowed_at, called_from, kind_of, law_of, left_by};
+use crate::laws::{Faults, Measured, Wrong, allowed_at, called_from, kind_of};
 use crate::mistakes::{BeginsLater, Mistake};
 use crate::other_weights::{Known, OtherWeights};
 use crate::program::arrays::array;
@@ -118,7 +118,8 @@ fn continued(
     let apply = |at: usize, inputs: &[ArrayD<f64>]| {
         steps[at].value(held, recording.program, inputs).map(|value| shown.numbers(&value))
     };
-    left_by(law, kind, shown.site(), wrong, candidate.profile, &apply)
+    let (site, profile) = (shown.site(), candidate.profile);
+    Faults { kind, site, wrong, tokens: None, profile, apply: &apply, weights: None }.left_by(law)
 }
 
 /// Places where one operation is wrong, and how it is carried out there.
@@ -212,7 +213,8 @@ fn of_finding(
     let values = |at: usize| Some(recording.weights.read(names.get(at)?).ok()?.to_floats().into_owned());
     let places = places.iter().map(|place| place.tap).collect();
     let weights = OtherWeights { known, values: &values, places, experts: mixture.as_ref() };
-    law_of(kind, shown.site(), wrong, tokens, candidate.profile, &apply, Some(&weights))
+    let (site, profile) = (shown.site(), candidate.profile);
+    Faults { kind, site, wrong, tokens, profile, apply: &apply, weights: Some(&weights) }.law()
 }
 
 /// The weights of one and of two axes: each belongs to the first tap that is made with it.

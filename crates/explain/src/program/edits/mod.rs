@@ -3,7 +3,7 @@
 
 mod moved;
 mod names;
-mod parts;
+pub(super) mod parts;
 mod slots;
 mod tables;
 
@@ -287,15 +287,12 @@ impl<'a> List<'_, 'a> {
             let bits = slot.bits + 6.0 + (rank as f64 + 2.0).log2();
             let shape = slot.view.shape.clone();
             let reshaped: Function = Arc::new(move |x| x.clone().into_shape_with_order(shape.as_slice()).ok());
-            let class = self.context.program.class(slot.op);
+            let names = self.names;
             // In each operation of the class the tensor that stands there to it as this one here.
-            let edit = |op: usize| {
-                let other = if op == slot.op { Some(view.clone()) } else { self.names.same(op, place, &name) };
+            self.add(bits, &OPERATION_INPUT, said(&name), slot.op, &|op| {
+                let other = if op == slot.op { Some(view.clone()) } else { names.same(op, place, &name) };
                 Some(operands(op, vec![other_operand(place, &other?, reshaped.clone())]))
-            };
-            let alike = self.context.ops().filter(|&other| self.context.program.class(other) == class);
-            let edits = alike.filter_map(edit).collect();
-            self.push(bits, &OPERATION_INPUT, said(&name), class, edits);
+            });
         }
         if !self.context.is_float(slot.view) {
             return;

@@ -22,6 +22,7 @@ use crate::mistakes::{Mistake, Params};
 use crate::program::arrays::array;
 use crate::program::change::{computed, other_operand, plus, with, with_all};
 use crate::program::context::Context;
+use crate::program::edits::parts::orders;
 use crate::program::form::Form;
 use crate::program::forms::beside::{beside, bias_beside};
 use crate::program::forms::stored::{Bits, read_as};
@@ -473,13 +474,6 @@ fn of_split(context: &Context<'_>, op: usize) -> Vec<Form> {
 /// Parts of one matrix that are put in every order, and places where one may begin.
 const MOST_PARTS: usize = 3;
 const MOST_PLACES: usize = 64;
-
-/// Every order of so many.
-fn orders(count: usize) -> Vec<Vec<usize>> {
-    let Some(last) = count.checked_sub(1) else { return vec![Vec::new()] };
-    let with_last = |order: Vec<usize>| (0..=order.len()).map(move |at| [&order[..at], &[last], &order[at..]].concat());
-    orders(last).into_iter().flat_map(with_last).collect()
-}
 
 /// Rows of each head in the order of the other rotation.
 fn of_rows(context: &Context<'_>, product: &Product<'_>, op: usize) -> Vec<Form> {
