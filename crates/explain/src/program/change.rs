@@ -24,6 +24,15 @@ pub(crate) fn computed(
     Change::Values(views.iter().copied().cloned().collect(), Arc::new(instead))
 }
 
+/// A function of each element of a view, and of any number.
+pub(crate) fn each(
+    view: &View,
+    of: impl Fn(f64, f64) -> f64 + Copy + Send + Sync + 'static,
+) -> impl Fn(f64) -> Change + Send + Sync + 'static {
+    let view = view.clone();
+    move |number| computed(&[&view], move |x| Some(x[0].mapv(|x| of(x, number))))
+}
+
 /// A function of one array.
 pub(crate) type FunctionOfTensor = Arc<dyn Fn(&ArrayD<f64>) -> Option<ArrayD<f64>> + Send + Sync>;
 

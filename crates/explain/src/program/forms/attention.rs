@@ -20,7 +20,7 @@ use crate::mistakes::scores::{
     MASK_AFTER_SOFTMAX, MASK_FILL, MASK_INVERTED, MASK_OMITTED, MASK_SHIFTED, SCORE_SCALE, SCORE_SOFTCAP, WINDOW_SIZE,
 };
 use crate::mistakes::{Mistake, Params};
-use crate::program::arrays::{array, floats};
+use crate::program::arrays::{array, floats, in_rows};
 use crate::program::change::{computed, in_order, kept, numbers, plus, softmax, times};
 use crate::program::context::Context;
 use crate::program::form::Form;
@@ -28,35 +28,35 @@ use crate::program::forms::turn::{in_bf16, in_f16};
 use crate::tolerance::search::SAME_CAP;
 
 pub(super) fn forms(context: &Context<'_>, op: usize) -> Vec<Form> {
-    match context.base(op) {
+    let of_both = |a: Option<Vec<Form>>, b: Option<Vec<Form>>| Some([a, b].into_iter().flatten().flatten().collect());
+    let found = match context.base(op) {
         "tanh" => of_cap(context, op),
         "add" | "where" | "masked_fill" => of_mask(context, op),
         "softmax" | "_softmax" => of_softmax(context, op),
-        "cat" => [of_sinks(context, op), of_cache(context, op)].concat(),
+        "cat" => of_both(of_sinks(context, op), of_cache(context, op)),
         "baddbmm" => of_product(context, op),
-        "clone" | "reshape" | "contiguous" | "_unsafe_view" => [of_copies(context, op), of_merge(context, op)].concat(),
+        "clone" | "reshape" | "contiguous" | "_unsafe_view" => of_both(of_copies(context, op), of_merge(context, op)),
         "repeat_interleave" => of_repeat(context, op),
-        _ => Vec::new(),
-    }
+        _ => None,
+    };
+    found.unwrap_or_default()
 }
 
 /// c tanh(x / c).
-fn of_cap(context: &Context<'_>, op: usize) -> Vec<Form> {
-    let Some(x) = context.tensor(op, 0) else { return Vec::new() };
-    let Some(before) = context.maker(op, x) else { return Vec::new() };
+fn of_cap(context: &Context<'_>, op: usize) -> Option<Vec<Form>> {
+    let x = context.tensor(op, 0)?;
+    let before = context.maker(op, x)?;
     let after = context.program.readers(op).iter().copied().find(|&reader| context.base(reader) == "mul");
-    let (Some((first, number)), Some(after)) = (context.number(before), after) else { return Vec::new() };
+    let ((first, number), after) = (context.number(before)?, after?);
     // Divided by the cap, or multiplied by one over it.
     let inner: fn(f64) -> f64 = match context.base(before) {
         "div" => |cap| cap,
         "mul" => |cap| 1.0 / cap,
-        _ => return Vec::new(),
+        _ => return None,
     };
-    let (Some((second, cap)), true) = (context.number(after), number != 0.0) else { return Vec::new() };
+    let (second, cap) = context.number(after)?;
     // Another number behind than before is no cap.
-    if (inner(cap) / number - 1.0).abs() > SAME_CAP {
-        return Vec::new();
-    }
+    (number != 0.0 && (inner(cap) / number - 1.0).abs() <= SAME_CAP).then_some(())?;
     let mistake = if context.leads_to_probs(op) { &SCORE_SOFTCAP } else { &LOGIT_SOFTCAP };
     let (before_with, after_with) = (numbers(context.op(before), first), numbers(context.op(after), second));
     let any = move |cap: f64| {
@@ -65,7 +65,7 @@ fn of_cap(context: &Context<'_>, op: usize) -> Vec<Form> {
             Edit { at: At::Op(after), change: after_with(cap) },
         ]
     };
-    vec![Form::one(mistake, vec![], op, kept(x)).due(cap), Form::any_of(mistake, "cap", cap, any).due(cap)]
+    Some(vec![Form::one(mistake, vec![], op, kept(x)).due(cap), Form::any_of(mistake, "cap", cap, any).due(cap)])
 }
 
 /// The scores before their mask, the mask, what was added to the mask alone where that is known, and which keys a query sees by it.
@@ -262,8 +262,8 @@ fn last_seen(hidden: &Array2<bool>) -> Option<usize> {
     hidden.rows().into_iter().filter_map(|row| row.iter().rposition(|hides| !hides)).max()
 }
 
-fn of_mask(context: &Context<'_>, op: usize) -> Vec<Form> {
-    let Some(masked) = Masked::of(context, op) else { return Vec::new() };
+fn of_mask(context: &Context<'_>, op: usize) -> Option<Vec<Form>> {
+    let masked = Masked::of(context, op)?;
     // One mask in two operations is one mistake.
     let mut chain: Vec<(usize, Masked)> = Vec::new();
     let mut at = context.origin(op, &masked.views[0]);
@@ -327,7 +327,7 @@ fn of_mask(context: &Context<'_>, op: usize) -> Vec<Form> {
         forms.push(one(&POSITION_BIAS, vec![("factor", json!(0.0))], masked.scaled(0.0)));
         forms.push(Form::any(&POSITION_BIAS, "factor", 1.0, At::Op(op), move |factor| masked.scaled(factor)));
     }
-    forms
+    Some(forms)
 }
 
 /// Windows of each length: how many keys a query sees up to itself, or each way where it sees what follows it.
@@ -356,8 +356,8 @@ const MOST_AHEAD: i64 = 8;
 /// What hides a score: all that a query sees being hidden, it sees all alike.
 const HIDDEN: f64 = -1e38;
 
-fn of_softmax(context: &Context<'_>, op: usize) -> Vec<Form> {
-    let Some(x) = context.tensor(op, 0).filter(|_| context.is_attention_softmax(op)) else { return Vec::new() };
+fn of_softmax(context: &Context<'_>, op: usize) -> Option<Vec<Form>> {
+    let x = context.tensor(op, 0).filter(|_| context.is_attention_softmax(op))?;
     let base = computed(&[x], |x| softmax(&x[0].mapv(|x| x * std::f64::consts::LN_2)));
     let mut forms = vec![Form::one(&SOFTMAX_BASE, vec![], op, base)];
     let rank = x.shape.len();
@@ -384,7 +384,7 @@ fn of_softmax(context: &Context<'_>, op: usize) -> Vec<Form> {
     forms.push(Form::one(&SINK_OMITTED, vec![("kind", json!("extra zero"))], op, extra));
     forms.push(after_softmax(context, op, x));
     // Where the reference needs no mask, and nothing stands beside the keys.
-    let is_sink = |at: usize| !of_sinks(context, at).is_empty();
+    let is_sink = |at: usize| of_sinks(context, at).is_some();
     let has_sinks = context.comes_from(op, NEAR, is_sink, &["matmul", "bmm", "baddbmm"]);
     if !has_sinks && !context.ops().any(|at| Masked::of(context, at).is_some()) {
         let unmasked = Masked { views: vec![x.clone(); 2], sees: |_| true, bias: |_| 0.0, then: |x| softmax(&x) };
@@ -399,7 +399,7 @@ fn of_softmax(context: &Context<'_>, op: usize) -> Vec<Form> {
             forms.push(Form::one(&MASK_SHIFTED, vec![("kind", json!("past")), ("by", json!(by))], op, change));
         }
     }
-    forms
+    Some(forms)
 }
 
 /// Probabilities of all keys, of which those that the mask hides are set to nothing.
@@ -473,9 +473,7 @@ pub(super) fn of_few_bits(context: &Context<'_>, op: usize) -> Vec<Form> {
                 rows.swap_axes(rank.checked_sub(2)?, rank - 1);
             }
             let (count, shape) = (*rows.shape().get(rank.checked_sub(2)?)?, rows.shape().to_vec());
-            let width = *shape.last()?;
-            let flat = rows.as_standard_layout().into_owned();
-            let mut flat = flat.into_shape_with_order((x[1].len().checked_div(width)?, width)).ok()?;
+            let mut flat = in_rows(&rows)?;
             let own = flat.clone();
             round(&mut flat);
             let past = count.checked_sub(tokens).filter(|past| !of_past || *past > 0)?;
@@ -512,19 +510,14 @@ pub(super) fn of_few_bits(context: &Context<'_>, op: usize) -> Vec<Form> {
 }
 
 /// Keys or values behind those of the steps before.
-fn of_cache(context: &Context<'_>, op: usize) -> Vec<Form> {
-    let Some([past, new]) = context.joined(op) else { return Vec::new() };
+fn of_cache(context: &Context<'_>, op: usize) -> Option<Vec<Form>> {
+    let [past, new] = context.joined(op)?;
     let rank = past.shape.len();
     let before =
         |view: &View| context.maker(op, view).is_some_and(|maker| context.step_of(maker) < context.step_of(op));
-    if rank < 3 || !before(past) || before(new) || !context.is_activation(new) {
-        return Vec::new();
-    }
-    let Some(axis) =
-        (0..rank).find(|&axis| context.out(op).is_some_and(|out| out.shape.get(axis) != past.shape.get(axis)))
-    else {
-        return Vec::new();
-    };
+    (rank >= 3 && before(past) && !before(new) && context.is_activation(new)).then_some(())?;
+    let out = context.out(op)?;
+    let axis = (0..rank).find(|&axis| out.shape.get(axis) != past.shape.get(axis))?;
     let along = Axis(axis);
     let before = context.start(context.onset);
     // In the steps from the onset on alone a cache is looked at as each step wrote it.
@@ -543,7 +536,7 @@ fn of_cache(context: &Context<'_>, op: usize) -> Vec<Form> {
         let steps = if begins_later { context.onset as u32..u32::MAX } else { 0..u32::MAX };
         Form { steps, ..Form::one(mistake, vec![("kind", json!(kind))], op, change) }
     };
-    kinds.map(form).collect()
+    Some(kinds.map(form).collect())
 }
 
 /// The slots of a cache by the rows that they hold, or `None` where none was written. Told how many rows there are before the mistake began, of earlier steps,
@@ -589,39 +582,30 @@ fn written_so_far<'c>(context: &'c Context<'_>, op: usize) -> Vec<&'c View> {
 }
 
 /// beta table + alpha q k.
-fn of_product(context: &Context<'_>, op: usize) -> Vec<Form> {
-    if !context.leads_to_probs(op) {
-        return Vec::new();
-    }
+fn of_product(context: &Context<'_>, op: usize) -> Option<Vec<Form>> {
+    context.leads_to_probs(op).then_some(())?;
     let scale = by_keyword(context, op, "alpha", &SCORE_SCALE, |right| vec![1.0, right * right]);
-    scale.into_iter().chain(by_keyword(context, op, "beta", &POSITION_BIAS, |_| vec![0.0])).collect()
+    Some(scale.into_iter().chain(by_keyword(context, op, "beta", &POSITION_BIAS, |_| vec![0.0])).collect())
 }
 
 /// A learned score that every query has beside its keys.
-fn of_sinks(context: &Context<'_>, op: usize) -> Vec<Form> {
-    let Some([scores, sinks]) = context.joined(op) else { return Vec::new() };
+fn of_sinks(context: &Context<'_>, op: usize) -> Option<Vec<Form>> {
+    let [scores, sinks] = context.joined(op)?;
     let from_weight = context.is_weight(sinks) || context.origin(op, sinks).is_none() && !context.is_activation(sinks);
-    if !from_weight || !context.is_activation(scores) || !context.leads_to_probs(op) {
-        return Vec::new();
-    }
+    (from_weight && context.is_activation(scores) && context.leads_to_probs(op)).then_some(())?;
     let change = computed(&[scores, sinks], |x| {
         let last = Axis(x[0].ndim().checked_sub(1)?);
         let none = ArrayD::from_elem(x[1].raw_dim(), f64::NEG_INFINITY);
         ndarray::concatenate(last, &[x[0].view(), none.view()]).ok()
     });
-    vec![Form::one(&SINK_OMITTED, vec![], op, change)]
+    Some(vec![Form::one(&SINK_OMITTED, vec![], op, change)])
 }
 
 /// Key/value heads that several query heads read, as a copy: [.., K, rep, T, d].
-fn of_copies(context: &Context<'_>, op: usize) -> Vec<Form> {
-    let Some(view) = context.tensor(op, 0) else { return Vec::new() };
-    let Some(axis) = view.strides.iter().zip(&view.shape).position(|(stride, extent)| *stride == 0 && *extent > 1)
-    else {
-        return Vec::new();
-    };
-    if axis == 0 || !context.is_activation(view) {
-        return Vec::new();
-    }
+fn of_copies(context: &Context<'_>, op: usize) -> Option<Vec<Form>> {
+    let view = context.tensor(op, 0)?;
+    let axis = view.strides.iter().zip(&view.shape).position(|(stride, extent)| *stride == 0 && *extent > 1)?;
+    (axis > 0 && context.is_activation(view)).then_some(())?;
     of_heads(context, op, (view, axis - 1, true), view.shape[axis - 1] * view.shape[axis])
 }
 
@@ -631,7 +615,7 @@ fn of_heads(
     op: usize,
     (view, axis, is_repeated): (&View, usize, bool),
     count: usize,
-) -> Vec<Form> {
+) -> Option<Vec<Form>> {
     let shape = context.out(op).map_or_else(Vec::new, |out| out.shape.clone());
     let form = |(name, map): (&str, HeadMap)| {
         let shape = shape.clone();
@@ -643,7 +627,7 @@ fn of_heads(
         });
         Form::one(&KV_HEAD_MAP, vec![("map", json!(name))], op, change)
     };
-    HEAD_MAPS.map(form).to_vec()
+    Some(HEAD_MAPS.map(form).to_vec())
 }
 
 /// Which of so many heads a query head reads.
@@ -656,26 +640,20 @@ const HEAD_MAPS: [(&str, HeadMap); 4] = [
 ];
 
 /// The same by an operation of its own.
-fn of_repeat(context: &Context<'_>, op: usize) -> Vec<Form> {
-    let (Some(view), Some(out)) = (context.tensor(op, 0), context.out(op)) else { return Vec::new() };
-    let Some(axis) = (0..view.shape.len()).find(|&axis| out.shape.get(axis) != view.shape.get(axis)) else {
-        return Vec::new();
-    };
+fn of_repeat(context: &Context<'_>, op: usize) -> Option<Vec<Form>> {
+    let (view, out) = (context.tensor(op, 0)?, context.out(op)?);
+    let axis = (0..view.shape.len()).find(|&axis| out.shape.get(axis) != view.shape.get(axis))?;
     // Tables of a rotation are repeated along their last axis.
-    if !context.is_activation(view) || axis + 1 == view.shape.len() {
-        return Vec::new();
-    }
+    (context.is_activation(view) && axis + 1 < view.shape.len()).then_some(())?;
     of_heads(context, op, (view, axis, false), out.shape[axis])
 }
 
 /// Heads that are merged: [T,H,d] of what stands as [H,T,d].
-fn of_merge(context: &Context<'_>, op: usize) -> Vec<Form> {
-    let (Some(view), Some(out)) = (context.tensor(op, 0), context.out(op)) else { return Vec::new() };
+fn of_merge(context: &Context<'_>, op: usize) -> Option<Vec<Form>> {
+    let (view, out) = (context.tensor(op, 0)?, context.out(op)?);
     let made = context.origin(op, view).is_some_and(|at| matches!(context.base(at), "matmul" | "bmm"));
     let rank = view.shape.len();
-    if !made || rank < 3 || view.is_contiguous() || !context.is_activation(view) {
-        return Vec::new();
-    }
+    (made && rank >= 3 && !view.is_contiguous() && context.is_activation(view)).then_some(())?;
     let form = |params, axes: [usize; 2]| {
         let shape = out.shape.clone();
         let change = computed(&[view], move |x| {
@@ -685,5 +663,5 @@ fn of_merge(context: &Context<'_>, op: usize) -> Vec<Form> {
         });
         Form::one(&CONTEXT_LAYOUT, params, op, change)
     };
-    vec![form(vec![], [rank - 3, rank - 2]), form(vec![("kind", json!("d-first"))], [rank - 2, rank - 1])]
+    Some(vec![form(vec![], [rank - 3, rank - 2]), form(vec![("kind", json!("d-first"))], [rank - 2, rank - 1])])
 }

@@ -7,7 +7,7 @@ use serde_json::json;
 
 use crate::mistakes::Mistake;
 use crate::mistakes::scores::{SCORE_SCALE, SCORE_SOFTCAP};
-use crate::program::change::{computed, numbers, with_number};
+use crate::program::change::{each, numbers, with_number};
 use crate::program::context::{Context, number_of};
 use crate::program::form::Form;
 use crate::tolerance::search::SAME_NUMBER;
@@ -40,8 +40,8 @@ pub(super) fn forms(context: &Context<'_>, op: usize) -> Vec<Form> {
     let x = context.activation(op);
     // Of scores that the reference caps another cap is a number of its own operation.
     let is_capped = || context.leads_to(op, |at| context.base(at) == "tanh" && context.leads_to_probs(at));
-    if let Some(x) = x.filter(|_| is_behind && !is_capped()).cloned() {
-        let capped = move |cap: f64| computed(&[&x], move |x| Some(x[0].mapv(|x| cap * (scale * x / cap).tanh())));
+    if let Some(x) = x.filter(|_| is_behind && !is_capped()) {
+        let capped = each(x, move |x, cap| cap * (scale * x / cap).tanh());
         forms.push(Form::any(&SCORE_SOFTCAP, "cap", 30.0, At::Op(op), capped));
     }
     forms

@@ -8,6 +8,7 @@ use half::{bf16, f16};
 use ndarray::{Array2, ArrayD, Axis};
 
 use crate::mistakes::rope::BASES;
+use crate::program::arrays::in_rows;
 use crate::program::change::computed;
 use crate::program::context::Context;
 use crate::program::form::rounded_to;
@@ -188,7 +189,7 @@ impl Turn {
             (0..pairs).map(|i| angle_between(of(a, i), of(b, i))).collect()
         });
         let steps = steps.or_else(|| rotation.steps.as_deref().filter(|steps| steps.len() == pairs).cloned());
-        let flat = x.as_standard_layout().into_owned().into_shape_with_order((rows, width)).ok()?;
+        let flat = in_rows(x)?;
         let positions = (0..rows).map(|row| (rotation.start + position(row)) as f64).collect();
         (width % 2 == 0).then_some(Turn { x: flat, cos, sin, halves, times: 1, rereads: false, positions, steps })
     }
@@ -350,8 +351,8 @@ impl Turn {
 
     /// A part of each head turned by these frequencies.
     pub(super) fn of_part(&self, all: &ArrayD<f64>, frequencies: &[f64]) -> Option<ArrayD<f64>> {
-        let (rows, width) = (self.x.nrows(), *all.shape().last()?);
-        let flat = all.as_standard_layout().into_owned().into_shape_with_order((rows, width)).ok()?;
+        let (flat, rows) = (in_rows(all)?, self.x.nrows());
+        let width = flat.ncols();
         let length = self.cos.first()?.hypot(*self.sin.first()?);
         let table = |of: fn(f64) -> f64| {
             let angle = |(row, i): (usize, usize)| length * of(self.positions[row] * frequencies[i]);
@@ -370,7 +371,7 @@ impl Turn {
         let of = |row: usize| self.positions.iter().position(|&at| at == begin + (row / each) as f64);
         let index: Vec<usize> = (0..rows * each).map(of).collect::<Option<_>>()?;
         let pick = |table: &Array2<f64>| table.select(Axis(0), &index);
-        let flat = x.as_standard_layout().into_owned().into_shape_with_order((rows * each, width)).ok()?;
+        let flat = in_rows(x)?;
         let turn =
             Turn { x: flat, cos: pick(&self.cos), sin: pick(&self.sin), positions: vec![], steps: None, ..*self };
         let turned = (2 * self.cos.ncols() <= width).then(|| turn.done()).flatten()?;
