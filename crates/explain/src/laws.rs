@@ -9,8 +9,9 @@ use firstdiff_trace::{Site, Tap};
 use ndarray::{Array2, ArrayD};
 
 use crate::mistakes::{Mistake, Params};
-use crate::other_weights::{Experts, OtherWeights};
+use crate::other_weights::OtherWeights;
 use crate::paid::{evidence, price};
+use crate::program::mixture::Mixture;
 use crate::replay::Replay;
 use crate::replay::operation::{judged_as, recorded_unit};
 use crate::replay::right::compared;
@@ -75,79 +76,74 @@ impl Wrong {
 /// How the right operation is carried out on other inputs, by the index of the place.
 pub(crate) type Apply<'a> = &'a dyn Fn(usize, &[ArrayD<f64>]) -> Option<ArrayD<f64>>;
 
-/// The law of an operation that is wrong in these places.
-pub(crate) fn law_of(
-    kind: Kind,
-    site: Site,
-    mut wrong: Vec<Wrong>,
-    tokens: Option<Vec<u32>>,
-    profile: Profile,
-    apply: Apply<'_>,
-    weights: Option<&OtherWeights<'_>>,
-) -> Option<Measured> {
-    let axes = wrong.first()?.axes();
-    let (law, proof) = with_case(kind, site, &mut wrong, tokens, profile, apply, weights, measured)??;
-    let unit = recorded_unit(profile, false);
-    let carried = wrong.iter().map(|wrong| evidence(site, [&wrong.own, &wrong.right, &wrong.own], unit, true));
-    let of_rows = carried.fold(Evidence::default(), Evidence::and);
-    let places = wrong.iter().map(|wrong| wrong.place).collect();
-    Some(Measured { law, proof, places, axes, of_rows })
+/// An operation that is wrong in some places, and what is known of it there.
+pub(crate) struct Faults<'a> {
+    pub(crate) kind: Kind,
+    pub(crate) site: Site,
+    pub(crate) wrong: Vec<Wrong>,
+    pub(crate) tokens: Option<Vec<u32>>,
+    pub(crate) profile: Profile,
+    pub(crate) apply: Apply<'a>,
+    pub(crate) weights: Option<&'a OtherWeights<'a>>,
 }
 
-/// What a law that was measured in other places leaves in these, the worst NMSE; `None` where it does not give them.
-pub(crate) fn left_by(
-    law: &Law,
-    kind: Kind,
-    site: Site,
-    mut wrong: Vec<Wrong>,
-    profile: Profile,
-    apply: Apply<'_>,
-) -> Option<f64> {
-    with_case(kind, site, &mut wrong, None, profile, apply, None, |case| firstdiff_laws::holds(law, case))?
-}
+impl Faults<'_> {
+    /// The law that it follows.
+    pub(crate) fn law(mut self) -> Option<Measured> {
+        let axes = self.wrong.first()?.axes();
+        let (law, proof) = self.with_case(measured)??;
+        let (site, unit) = (self.site, recorded_unit(self.profile, false));
+        let carried = self.wrong.iter().map(|wrong| evidence(site, [&wrong.own, &wrong.right, &wrong.own], unit, true));
+        let of_rows = carried.fold(Evidence::default(), Evidence::and);
+        let places = self.wrong.iter().map(|wrong| wrong.place).collect();
+        Some(Measured { law, proof, places, axes, of_rows })
+    }
 
-/// Carries out something on the case of an operation that is wrong in these places.
-#[expect(clippy::too_many_arguments, reason = "what a case is made of")]
-fn with_case<R>(
-    kind: Kind,
-    site: Site,
-    wrong: &mut [Wrong],
-    tokens: Option<Vec<u32>>,
-    profile: Profile,
-    apply: Apply<'_>,
-    weights: Option<&OtherWeights<'_>>,
-    with: impl FnOnce(&mut Case<'_>) -> R,
-) -> Option<R> {
-    let numbers = |wrong: &Wrong| wrong.own.len() + wrong.inputs.iter().map(ArrayD::len).sum::<usize>();
-    if wrong.is_empty() || wrong.iter().any(|wrong| numbers(wrong) > MOST_NUMBERS) {
-        return None;
+    /// What a law that was measured in other places leaves in these, the worst NMSE; `None` where it does not give them.
+    pub(crate) fn left_by(mut self, law: &Law) -> Option<f64> {
+        self.with_case(|case| firstdiff_laws::holds(law, case))?
     }
-    if wrong.iter().any(|other| other.axes() != wrong[0].axes()) {
-        return None;
+
+    /// Carries out something on its case.
+    fn with_case<R>(&mut self, with: impl FnOnce(&mut Case<'_>) -> R) -> Option<R> {
+        let wrong = &mut self.wrong;
+        let numbers = |wrong: &Wrong| wrong.own.len() + wrong.inputs.iter().map(ArrayD::len).sum::<usize>();
+        if wrong.is_empty() || wrong.iter().any(|wrong| numbers(wrong) > MOST_NUMBERS) {
+            return None;
+        }
+        if wrong.iter().any(|other| other.axes() != wrong[0].axes()) {
+            return None;
+        }
+        // What the replay gives bit for bit has a tolerance of nothing; a law is carried out in f64.
+        let floor = match self.profile {
+            Profile::Bf16 => ROUNDED_BF16,
+            Profile::F16 => ROUNDED_F16,
+            _ => LEAST_NOISE,
+        };
+        wrong.iter_mut().for_each(|wrong| wrong.allowed = wrong.allowed.max(floor));
+        let (tokens, first) = (self.tokens.take(), &self.wrong[0]);
+        let shape = shape_of(self.kind, first);
+        let is_linear = self.kind == Kind::Other && is_linear(first, self.apply);
+        let kind = if is_linear { Kind::Linear } else { self.kind };
+        let axes = axes_of(kind, self.site, shape.as_ref().map_or(first.right.ndim(), Vec::len));
+        let asked = Asked { of: self, shape };
+        let made = |wrong: &Wrong| firstdiff_laws::Place {
+            layer: wrong.place.tap.layer.map(|layer| layer as usize),
+            step: wrong.place.step as usize,
+            inputs: wrong.inputs.clone(),
+            right: asked.seen(wrong.right.clone()),
+            own: asked.seen(wrong.own.clone()),
+            tolerance: wrong.allowed.clamp(LEAST_NOISE, MOST_NOISE),
+            around: wrong.around.clone(),
+        };
+        let mut case = Case::new(kind, axes, self.wrong.iter().map(made).collect(), tokens, &asked);
+        Some(with(&mut case))
     }
-    // What the replay gives bit for bit has a tolerance of nothing; a law is carried out in f64.
-    let floor = match profile {
-        Profile::Bf16 => ROUNDED_BF16,
-        Profile::F16 => ROUNDED_F16,
-        _ => LEAST_NOISE,
-    };
-    wrong.iter_mut().for_each(|wrong| wrong.allowed = wrong.allowed.max(floor));
-    let is_scores = site == Site::Scores;
-    let shape = shape_of(kind, &wrong[0]);
-    let asked = Asked { site, wrong, shape: shape.clone(), profile, apply, weights, is_scores };
-    let made = |wrong: &Wrong| firstdiff_laws::Place {
-        layer: wrong.place.tap.layer.map(|layer| layer as usize),
-        step: wrong.place.step as usize,
-        inputs: wrong.inputs.clone(),
-        right: asked.seen(wrong.right.clone()),
-        own: asked.seen(wrong.own.clone()),
-        tolerance: wrong.allowed.clamp(LEAST_NOISE, MOST_NOISE),
-        around: wrong.around.clone(),
-    };
-    let kind = if kind == Kind::Other && is_linear(&wrong[0], apply) { Kind::Linear } else { kind };
-    let axes = axes_of(kind, site, shape.as_ref().map_or(wrong[0].right.ndim(), Vec::len));
-    let mut case = Case::new(kind, axes, wrong.iter().map(made).collect(), tokens, &asked);
-    Some(with(&mut case))
+
+    /// Whether scores are measured as the probabilities that they make.
+    fn is_scores(&self) -> bool {
+        self.site == Site::Scores
+    }
 }
 
 /// The shape that a kind's output has for its laws, where it stands otherwise: heads of a context by themselves.
@@ -255,24 +251,18 @@ pub(crate) fn called_from(own: Tap, there: Tap, last: Option<u32>) -> Option<Str
 
 /// The right operation, asked by the laws.
 struct Asked<'a> {
-    site: Site,
-    wrong: &'a [Wrong],
+    of: &'a Faults<'a>,
     shape: Option<Vec<usize>>,
-    profile: Profile,
-    apply: Apply<'a>,
-    weights: Option<&'a OtherWeights<'a>>,
-    /// Scores are measured as the probabilities that they make.
-    is_scores: bool,
 }
 
 impl Asked<'_> {
-    fn experts_of(&self) -> Option<&dyn Experts> {
-        self.weights?.experts
+    fn experts_of(&self) -> Option<&Mixture<'_>> {
+        self.of.weights?.experts
     }
 
     /// A tensor as the laws see it.
     fn seen(&self, x: ArrayD<f64>) -> ArrayD<f64> {
-        if self.is_scores {
+        if self.of.is_scores() {
             return softmax(x.view());
         }
         match &self.shape {
@@ -288,11 +278,11 @@ impl Operation for Asked<'_> {
     fn apply(&self, place: usize, inputs: &[ArrayD<f64>]) -> Option<ArrayD<f64>> {
         // Slices that were picked lie in another order in memory.
         let inputs: Vec<ArrayD<f64>> = inputs.iter().map(|x| x.as_standard_layout().into_owned()).collect();
-        (self.apply)(place, &inputs).map(|x| self.seen(x))
+        (self.of.apply)(place, &inputs).map(|x| self.seen(x))
     }
 
     fn other_weights(&self, place: usize) -> Vec<OtherWeight> {
-        let Some(weights) = self.weights else { return Vec::new() };
+        let Some(weights) = self.of.weights else { return Vec::new() };
         let columns = weights.columns(place);
         let both = |(name, extents): (String, [usize; 2])| {
             let read = move |is_transposed: bool| {
@@ -307,7 +297,7 @@ impl Operation for Asked<'_> {
     }
 
     fn other_weight(&self, place: usize, weight: &OtherWeight) -> Option<Array2<f64>> {
-        let matrix = self.weights?.matrix(place, &weight.name)?;
+        let matrix = self.of.weights?.matrix(place, &weight.name)?;
         Some(if weight.is_transposed { matrix.reversed_axes() } else { matrix })
     }
 
@@ -328,15 +318,16 @@ impl Operation for Asked<'_> {
     }
 
     fn vectors(&self, place: usize, length: usize) -> Vec<(String, Vec<f64>)> {
-        self.weights.map(|weights| weights.vectors(place, length)).unwrap_or_default()
+        self.of.weights.map(|weights| weights.vectors(place, length)).unwrap_or_default()
     }
 
     fn agrees(&self, place: usize, predicted: &ArrayD<f64>) -> bool {
-        let wrong = &self.wrong[place];
-        let own = if self.is_scores { softmax(wrong.own.view()) } else { wrong.own.clone() };
+        let Faults { site, wrong, profile, .. } = self.of;
+        let wrong = &wrong[place];
+        let own = if self.of.is_scores() { softmax(wrong.own.view()) } else { wrong.own.clone() };
         let Ok(predicted) = predicted.to_shape(own.raw_dim()) else { return false };
-        let site = if self.is_scores { Site::Probs } else { self.site };
-        compared(site, &predicted.into_owned(), &own, judged_as(self.profile), wrong.allowed).0.outcome.agrees()
+        let site = if self.of.is_scores() { Site::Probs } else { *site };
+        compared(site, &predicted.into_owned(), &own, judged_as(*profile), wrong.allowed).0.outcome.agrees()
     }
 }
 

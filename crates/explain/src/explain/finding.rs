@@ -166,9 +166,7 @@ impl Finding {
         let by_rest = |a: &&Remainder, b: &&Remainder| a.residual_nmse.total_cmp(&b.residual_nmse);
         Some((*self.remainders.iter().min_by(by_rest)?, *self.remainders.iter().max_by(by_rest)?))
     }
-}
 
-impl Finding {
     /// Whether its operation is wrong: its taps are not just recorded wrongly, and nothing takes back what is off.
     pub fn is_blamed(&self) -> bool {
         self.misrecorded.is_empty() && self.taken_back.is_empty()

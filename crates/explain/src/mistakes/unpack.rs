@@ -7,6 +7,8 @@ use super::stored::{DEQUANT_NIBBLES, DEQUANT_SCALE};
 
 /// One wrong way to unpack a block.
 pub(crate) struct Misreading {
+    /// The types whose blocks can be unpacked so.
+    types: &'static [Type],
     pub(crate) mistake: &'static Mistake,
     /// Which way it is.
     pub(crate) kind: &'static str,
@@ -15,58 +17,56 @@ pub(crate) struct Misreading {
 }
 
 /// The wrong ways to unpack blocks of a type.
-pub(crate) fn misreadings(kind: Type) -> Vec<Misreading> {
-    let way = |mistake: &'static Mistake, kind: &'static str, rewrite: fn(Type, &mut [u8])| Misreading {
-        mistake,
-        kind,
-        rewrite,
-    };
-    let mut ways = Vec::new();
-    if nibbles_of(kind).is_some() {
-        ways.push(way(&DEQUANT_NIBBLES, "the two nibbles of a byte taken for neighbours", neighbours));
-        ways.push(way(&DEQUANT_NIBBLES, "low and high nibbles exchanged", |kind, block| {
-            nibbles_in(kind, block).for_each(|run| run.iter_mut().for_each(|byte| *byte = byte.rotate_left(4)));
-        }));
-    }
-    if matches!(kind, Type::Q5_0 | Type::Q5_1) {
-        ways.push(way(&DEQUANT_NIBBLES, "high bits 2j and 2j+1 for elements j and j+16", |kind, block| {
-            high_bits(kind, block, |bits, j| (bits >> (2 * j) & 1, bits >> (2 * j + 1) & 1));
-        }));
-        ways.push(way(&DEQUANT_NIBBLES, "high bit j for element j+16 too", |kind, block| {
-            high_bits(kind, block, |bits, j| (bits >> j & 1, bits >> j & 1));
-        }));
-    }
-    if kind == Type::Q5K {
-        ways.push(way(&DEQUANT_NIBBLES, "high bits of the sub-block beside it", |_, block| {
-            block[16..48].iter_mut().for_each(|byte| *byte = (*byte & 0x55) << 1 | (*byte & 0xaa) >> 1);
-        }));
-    }
-    if matches!(kind, Type::Q4K | Type::Q5K) {
-        ways.push(way(&DEQUANT_SCALE, "sub-blocks 4 to 7 with the scales of 0 to 3", |_, block| {
-            packed(block, |scales, minima| {
-                scales.copy_within(..4, 4);
-                minima.copy_within(..4, 4);
-            });
-        }));
-        ways.push(way(&DEQUANT_SCALE, "sub-blocks 4 to 7 without the high bits of their scales", |_, block| {
-            packed(block, |scales, minima| scales[4..].iter_mut().chain(&mut minima[4..]).for_each(|x| *x &= 15));
-        }));
-        ways.push(way(&DEQUANT_SCALE, "scales and minima exchanged", |_, block| {
-            packed(block, |scales, minima| scales.swap_with_slice(minima));
-        }));
-        ways.push(way(&DEQUANT_SCALE, "minimum ignored", |_, block| block[2..4].fill(0)));
-    }
-    if matches!(kind, Type::Q4_1 | Type::Q5_1) {
-        ways.push(way(&DEQUANT_SCALE, "minimum ignored", |_, block| block[2..4].fill(0)));
-    }
-    if kind == Type::Q6K {
-        ways.push(way(&DEQUANT_SCALE, "one scale for two parts of 16", |_, block| {
-            block[192..208].chunks_exact_mut(2).for_each(|pair| pair[1] = pair[0]);
-        }));
-        ways.push(way(&DEQUANT_SCALE, "the scale of the part before", |_, block| block[192..208].rotate_right(1)));
-    }
-    ways
+pub(crate) fn misreadings(kind: Type) -> impl Iterator<Item = &'static Misreading> {
+    WAYS.iter().filter(move |way| way.types.contains(&kind))
 }
+
+const fn nibbles(types: &'static [Type], kind: &'static str, rewrite: fn(Type, &mut [u8])) -> Misreading {
+    Misreading { types, mistake: &DEQUANT_NIBBLES, kind, rewrite }
+}
+
+const fn scale(types: &'static [Type], kind: &'static str, rewrite: fn(Type, &mut [u8])) -> Misreading {
+    Misreading { types, mistake: &DEQUANT_SCALE, kind, rewrite }
+}
+
+/// Types of two elements in a byte.
+const OF_NIBBLES: &[Type] =
+    &[Type::Q4_0, Type::IQ4NL, Type::Q4_1, Type::Q5_0, Type::Q5_1, Type::Q4K, Type::Q5K, Type::IQ4XS];
+/// Types whose fifth bits stand together.
+const OF_HIGH_BITS: &[Type] = &[Type::Q5_0, Type::Q5_1];
+/// Types of eight parts, whose scales and minima are packed.
+const OF_PARTS: &[Type] = &[Type::Q4K, Type::Q5K];
+
+/// Every wrong way, in the order in which they are tried.
+static WAYS: [Misreading; 11] = [
+    nibbles(OF_NIBBLES, "the two nibbles of a byte taken for neighbours", neighbours),
+    nibbles(OF_NIBBLES, "low and high nibbles exchanged", |kind, block| {
+        nibbles_in(kind, block).for_each(|run| run.iter_mut().for_each(|byte| *byte = byte.rotate_left(4)));
+    }),
+    nibbles(OF_HIGH_BITS, "high bits 2j and 2j+1 for elements j and j+16", |kind, block| {
+        high_bits(kind, block, |bits, j| (bits >> (2 * j) & 1, bits >> (2 * j + 1) & 1));
+    }),
+    nibbles(OF_HIGH_BITS, "high bit j for element j+16 too", |kind, block| {
+        high_bits(kind, block, |bits, j| (bits >> j & 1, bits >> j & 1));
+    }),
+    nibbles(&[Type::Q5K], "high bits of the sub-block beside it", |_, block| {
+        block[16..48].iter_mut().for_each(|byte| *byte = (*byte & 0x55) << 1 | (*byte & 0xaa) >> 1);
+    }),
+    scale(OF_PARTS, "sub-blocks 4 to 7 with the scales of 0 to 3", |_, block| {
+        packed(block, |scales, minima| [scales, minima].into_iter().for_each(|own| own.copy_within(..4, 4)));
+    }),
+    scale(OF_PARTS, "sub-blocks 4 to 7 without the high bits of their scales", |_, block| {
+        packed(block, |scales, minima| scales[4..].iter_mut().chain(&mut minima[4..]).for_each(|x| *x &= 15));
+    }),
+    scale(OF_PARTS, "scales and minima exchanged", |_, block| {
+        packed(block, |scales, minima| scales.swap_with_slice(minima));
+    }),
+    scale(&[Type::Q4K, Type::Q5K, Type::Q4_1, Type::Q5_1], "minimum ignored", |_, block| block[2..4].fill(0)),
+    scale(&[Type::Q6K], "one scale for two parts of 16", |_, block| {
+        block[192..208].chunks_exact_mut(2).for_each(|pair| pair[1] = pair[0]);
+    }),
+    scale(&[Type::Q6K], "the scale of the part before", |_, block| block[192..208].rotate_right(1)),
+];
 
 /// Where the bytes of nibbles begin in a block, how many belong together, and how often.
 fn nibbles_of(kind: Type) -> Option<(usize, usize, usize)> {

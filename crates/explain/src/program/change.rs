@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use firstdiff_program::{Change, DType, Kind, Operand, Operation, OtherOperand, Scalar, Tensor, Values, View};
-use ndarray::ArrayD;
+use ndarray::{ArrayD, Axis};
 
 use crate::program::arrays::{array, floats};
 
@@ -22,6 +22,15 @@ pub(crate) fn computed(
         Some(vec![floats(compute(&arrays)?)?])
     };
     Change::Values(views.iter().copied().cloned().collect(), Arc::new(instead))
+}
+
+/// A function of each element of a view, and of any number.
+pub(crate) fn each(
+    view: &View,
+    of: impl Fn(f64, f64) -> f64 + Copy + Send + Sync + 'static,
+) -> impl Fn(f64) -> Change + Send + Sync + 'static {
+    let view = view.clone();
+    move |number| computed(&[&view], move |x| Some(x[0].mapv(|x| of(x, number))))
 }
 
 /// A function of one array.
@@ -45,6 +54,16 @@ fn as_kind(dtype: DType, values: ArrayD<f64>) -> Option<Tensor<'static>> {
         Kind::Float => Tensor::new(dtype, shape, Values::from(values.iter().copied().collect::<Vec<_>>())),
         Kind::Complex => None,
     }
+}
+
+/// Places along an axis in another order, by which stands there; zeros where none does.
+pub(crate) fn in_order(x: &ArrayD<f64>, axis: Axis, from: &[Option<usize>]) -> ArrayD<f64> {
+    let indices: Vec<usize> = from.iter().map(|from| from.unwrap_or(0)).collect();
+    let mut value = x.select(axis, &indices);
+    for (at, _) in from.iter().enumerate().filter(|(_, from)| from.is_none()) {
+        value.index_axis_mut(axis, at).fill(0.0);
+    }
+    value
 }
 
 /// What a view holds.

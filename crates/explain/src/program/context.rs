@@ -2,16 +2,18 @@
 
 use std::cell::OnceCell;
 use std::collections::{BTreeSet, HashMap};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use firstdiff_model::WeightView;
-use firstdiff_program::{At, Bench, Change, Edit, Kind, Operand, Operation, Program, Scalar, Slice, Tensor, View};
+use firstdiff_program::{Bench, Kind, Operand, Operation, Program, Scalar, Slice, View};
 use firstdiff_trace::Site;
 use ndarray::{ArrayD, Dimension, IxDyn};
 
 use crate::program::arrays::{array, floats};
 use crate::program::condition::PRODUCTS;
 use crate::program::held::Held;
+use crate::program::routing::read_by;
+use crate::program::slices::reached;
 use crate::replay::right::distance;
 use crate::tolerance::search::ROUNDED_TO_16_BITS;
 
@@ -95,22 +97,53 @@ impl<'a> Context<'a> {
     pub(crate) fn number(&self, op: usize) -> Option<(usize, f64)> {
         let operands = self.op(op).operands.iter().enumerate().take(2);
         let mut numbers = operands.filter_map(|(place, operand)| match operand {
-            Operand::Scalar(Scalar::Float(x)) => Some((place, *x)),
-            Operand::Scalar(Scalar::Int(x)) => Some((place, *x as f64)),
             Operand::View(view) => Some((place, self.program.constant(view).or_else(|| self.filled(op, view))?)),
-            _ => None,
+            other => Some((place, number_of(other)?)),
         });
         numbers.next()
+    }
+
+    /// The activation among its operands: the first, where there are several.
+    pub(crate) fn activation(&self, op: usize) -> Option<&'a View> {
+        self.tensors(op).into_iter().map(|(_, view)| view).find(|view| self.is_activation(view))
+    }
+
+    /// The one of its two tensors for which alone `is` holds, and the other, each with its place.
+    pub(crate) fn one_of_two(&self, op: usize, is: impl Fn(&View) -> bool) -> Option<[(usize, &'a View); 2]> {
+        let [a, b] = self.tensors(op)[..] else { return None };
+        match (is(a.1), is(b.1)) {
+            (true, false) => Some([a, b]),
+            (false, true) => Some([b, a]),
+            _ => None,
+        }
+    }
+
+    /// The two tensors that an operation joins.
+    pub(crate) fn joined(&self, op: usize) -> Option<[&'a View; 2]> {
+        let Some(Operand::List(parts)) = self.op(op).operands.first() else { return None };
+        let [Operand::View(first), Operand::View(second)] = &parts[..] else { return None };
+        Some([first, second])
+    }
+
+    /// Whether what an operation gives is read by one for which `is` holds.
+    pub(crate) fn is_read_by(&self, op: usize, is: impl Fn(usize) -> bool) -> bool {
+        self.program.readers(op).iter().any(|&reader| is(reader))
+    }
+
+    /// How many tokens the step of an operation takes.
+    pub(crate) fn tokens(&self, op: usize) -> usize {
+        self.program.steps().get(self.step_of(op)).map_or(0, |step| step.tokens)
+    }
+
+    /// The position of the first token of a step.
+    pub(crate) fn start(&self, step: usize) -> usize {
+        self.program.steps().iter().take(step).map(|step| step.tokens).sum()
     }
 
     /// The number that a tensor of one element was made of.
     fn filled(&self, op: usize, view: &View) -> Option<f64> {
         let maker = self.maker(op, view).filter(|&maker| self.base(maker) == "full" && view.elements() == 1)?;
-        match self.op(maker).operands.get(1)? {
-            Operand::Scalar(Scalar::Float(x)) => Some(*x),
-            Operand::Scalar(Scalar::Int(x)) => Some(*x as f64),
-            _ => None,
-        }
+        number_of(self.op(maker).operands.get(1)?)
     }
 
     /// The same of another slice.
@@ -171,8 +204,7 @@ impl<'a> Context<'a> {
 
     /// What the slice makes where nothing is changed.
     pub(crate) fn due(&self) -> Option<ArrayD<f64>> {
-        let value = |tap: usize| self.held.readable(tap).map(Tensor::view);
-        self.slice.evaluate(self.bench, &value, &[]).ok().map(|due| array(&due))
+        self.held.made(self.bench, self.slice, &[])
     }
 
     /// Whether the candidate is as far off as operands leave it that are rounded to 16 bits.
@@ -186,17 +218,7 @@ impl<'a> Context<'a> {
 
     /// What `op` reads in views, of the candidate's own values.
     pub(crate) fn read(&self, op: usize, views: &[&View]) -> Option<Vec<ArrayD<f64>>> {
-        let seen = Arc::new(Mutex::new(None));
-        let kept = seen.clone();
-        let keep = move |tensors: &[Tensor<'_>]| {
-            *kept.lock().ok()? = Some(tensors.iter().map(array).collect::<Vec<_>>());
-            None
-        };
-        let change = Change::Values(views.iter().copied().cloned().collect(), Arc::new(keep));
-        let value = |tap: usize| self.held.readable(tap).map(Tensor::view);
-        // It ends there: nothing is given in its place.
-        let ended = self.slice.evaluate(self.bench, &value, &[Edit { at: At::Op(op), change }]).is_err();
-        seen.lock().ok()?.take().filter(|_| ended)
+        read_by((self.slice, &[]), self.bench, op, views, &|tap| self.held.value(tap))
     }
 
     /// What the candidate has at the tap that the slice makes, as a view of the same elements shows it.
@@ -217,15 +239,10 @@ impl<'a> Context<'a> {
 
     /// All operations that make what `op` reads in a view, where no activation is among what they read.
     pub(crate) fn makers(&self, op: usize, view: &View) -> BTreeSet<usize> {
-        let (mut open, mut found): (Vec<usize>, BTreeSet<usize>) =
-            (self.maker(op, view).into_iter().collect(), BTreeSet::new());
-        while let Some(at) = open.pop() {
-            if found.insert(at) {
-                let read = self.op(at).operands.iter().flat_map(Operand::views);
-                open.extend(read.filter(|read| !self.is_activation(read)).filter_map(|read| self.maker(at, read)));
-            }
-        }
-        found
+        reached(self.maker(op, view), |at| {
+            let read = self.op(at).operands.iter().flat_map(Operand::views);
+            read.filter(|read| !self.is_activation(read)).filter_map(move |read| self.maker(at, read))
+        })
     }
 
     /// The operation that made what `op` reads in a view.
@@ -252,34 +269,33 @@ impl<'a> Context<'a> {
 
     /// Whether what an operation makes comes to one for which `is` holds, with no product with a weight and no norm between.
     pub(crate) fn leads_to(&self, op: usize, is: impl Fn(usize) -> bool) -> bool {
-        let (mut open, mut seen) = (vec![op], BTreeSet::new());
-        while let Some(at) = open.pop() {
-            for &reader in self.program.readers(at) {
-                if is(reader) {
-                    return true;
-                }
-                let ends = matches!(
-                    self.base(reader),
-                    "linear" | "addmm" | "layer_norm" | "rms_norm" | "rsqrt" | "softmax" | "topk"
-                );
-                if !ends && seen.len() < FOLLOWED && seen.insert(reader) {
-                    open.push(reader);
-                }
-            }
-        }
-        false
+        const ENDS: [&str; 7] = ["linear", "addmm", "layer_norm", "rms_norm", "rsqrt", "softmax", "topk"];
+        self.meets(op, FOLLOWED, |at| self.program.readers(at).to_vec(), is, &ENDS)
     }
 
     /// Whether what an operation reads comes from one for which `is` holds, behind none of those that end it, within so many operations.
     pub(crate) fn comes_from(&self, op: usize, most: usize, is: impl Fn(usize) -> bool, ends: &[&str]) -> bool {
+        let makers = |at: usize| self.tensors(at).into_iter().filter_map(|(_, view)| self.maker(at, view)).collect();
+        self.meets(op, most, makers, is, ends)
+    }
+
+    /// Whether a way on from an operation comes to one for which `is` holds, behind none of those that end it, within so many operations.
+    fn meets(
+        &self,
+        op: usize,
+        most: usize,
+        on: impl Fn(usize) -> Vec<usize>,
+        is: impl Fn(usize) -> bool,
+        ends: &[&str],
+    ) -> bool {
         let (mut open, mut seen) = (vec![op], BTreeSet::new());
         while let Some(at) = open.pop() {
-            for before in self.tensors(at).into_iter().filter_map(|(_, view)| self.maker(at, view)) {
-                if is(before) {
+            for next in on(at) {
+                if is(next) {
                     return true;
                 }
-                if !ends.contains(&self.base(before)) && seen.len() < most && seen.insert(before) {
-                    open.push(before);
+                if !ends.contains(&self.base(next)) && seen.len() < most && seen.insert(next) {
+                    open.push(next);
                 }
             }
         }
@@ -352,5 +368,14 @@ impl<'a> Context<'a> {
 
     pub(crate) fn is_float(&self, view: &View) -> bool {
         view.dtype.kind() == Kind::Float
+    }
+}
+
+/// The number that an operand is.
+pub(crate) fn number_of(operand: &Operand) -> Option<f64> {
+    match operand {
+        Operand::Scalar(Scalar::Float(x)) => Some(*x),
+        Operand::Scalar(Scalar::Int(x)) => Some(*x as f64),
+        _ => None,
     }
 }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use firstdiff_compare::{Place, TapReport};
 use firstdiff_evidence::{Account, Evidence};
-use firstdiff_program::{At, Edit, Kind, Operand, Program, Scalar};
+use firstdiff_program::{At, Edit, Kind, Operand, Program};
 use firstdiff_trace::Tap;
 use serde_json::json;
 
@@ -18,12 +18,13 @@ use crate::mistakes::{Mistake, StandsBehind};
 use crate::paid::{self, price};
 use crate::program::Recording;
 use crate::program::change::computed;
+use crate::program::context::number_of;
 use crate::program::form::Form;
 use crate::program::form::kin;
 use crate::program::form::rounded_to;
 use crate::program::held::Held;
 use crate::program::search::{Explained, Reproduced, Search};
-use crate::program::slices::on_the_way;
+use crate::program::slices::{on_the_way, reached};
 use crate::replay::{Replay, Replayed};
 use crate::tolerance::search::{AS_NEAR, CAUSE_LEAVES, NO_RESIDUAL, PLAINLY_THE_SAME, SMALL};
 
@@ -50,11 +51,13 @@ pub(super) fn findings(search: &Search<'_>, explained: &[Explained]) -> Vec<Find
         let Some(first) = counts.iter().position(|count| *count == most) else { break };
         let (key, _) = given.swap_remove(first);
         let key = said_before(&open, &key, &refuted).unwrap_or(key);
-        let has = |explained: &&Explained| explained.reproduced.iter().any(|r| r.key() == key);
+        let has = |explained: &&Explained| explained.by_key(&key).is_some();
         let (of_it, rest): (Vec<&Explained>, Vec<&Explained>) = open.iter().copied().partition(has);
         // A number is one number of an engine, or one of each layer: where another place of the same operation is wrong without one, it is not what is done.
         let alike = |a: &Explained, b: &Explained| held.are_of_one_operation(recording.program, a.tap, b.tap);
-        let is_free = of_it.iter().any(|e| e.reproduced.iter().any(|r| r.key() == key && r.is_fitted()));
+        // What was found by this key, in some of the places or in all.
+        let found = |is: fn(&Reproduced) -> bool| of_it.iter().filter_map(|e| e.by_key(&key)).map(is);
+        let is_free = found(Reproduced::is_fitted).any(|is| is);
         let has_its_own = |e: &Explained, other: &Explained| {
             held.place(e.tap).tap != held.place(other.tap).tap && has_another_number(e, &key, other)
         };
@@ -65,9 +68,7 @@ pub(super) fn findings(search: &Search<'_>, explained: &[Explained]) -> Vec<Find
         // In each step of one layer another: then no number is what is done.
         let is_other_number = |e: &&Explained| {
             let steps = explained.iter().filter(|other| held.place(e.tap).tap == held.place(other.tap).tap);
-            steps
-                .filter(|other| !other.reproduced.iter().any(|r| r.key() == key))
-                .any(|o| has_another_number(e, &key, o))
+            steps.filter(|other| other.by_key(&key).is_none()).any(|other| has_another_number(e, &key, other))
         };
         // A cache that is read or written otherwise is so in each step of which something is wrong.
         let is_of_the_cache = of_it.iter().all(|e| {
@@ -76,20 +77,17 @@ pub(super) fn findings(search: &Search<'_>, explained: &[Explained]) -> Vec<Find
                 || steps.all(|other| alone(other).any(|r| is_of_a_cache(r.form.mistake.id)))
         });
         // Beside another mistake a number is fitted to anything, where no second place bears it out and more is left than rounding.
-        let is_pair = |e: &&Explained| e.reproduced.iter().any(|r| r.key() == key && !r.others.is_empty());
-        let leaves_rounding = |e: &&Explained| e.reproduced.iter().any(|r| r.key() == key && r.leaves_rounding);
         let is_found_elsewhere = |e: &&Explained| explained.iter().any(|o| o.tap != e.tap && bears_out(o, e, &key));
         let is_borne_out = of_it.len() > 1
             || !is_free
-            || !of_it.iter().all(is_pair)
-            || of_it.iter().all(leaves_rounding)
+            || !found(|r| !r.others.is_empty()).all(|is| is)
+            || found(|r| r.leaves_rounding).all(|is| is)
             || of_it.iter().any(is_found_elsewhere);
         // Of two rows an exchange is any other order, and much gives that.
-        let is_thin = of_it.iter().all(|e| e.reproduced.iter().any(|r| r.key() == key && is_thin(recording, &r.form)));
+        let is_thin = of_it.iter().all(|e| e.by_key(&key).is_some_and(|r| is_thin(recording, &r.form)));
         // A token or two are given by much that all of the prompt refutes.
         let is_of_few = of_it.iter().all(|e| tokens(recording, e.tap) <= FEW_ROWS);
-        let kin = of_it.iter().flat_map(|e| &e.reproduced).find(|r| r.key() == key).map(Reproduced::kin);
-        let kin = kin.unwrap_or_default();
+        let kin = of_it.iter().find_map(|e| e.by_key(&key)).map(Reproduced::kin).unwrap_or_default();
         let in_the_prompt = |e: &&Explained| {
             explained.iter().any(|o| alike(e, o) && tokens(recording, o.tap) > FEW_ROWS && !gives(&kin, o))
         };
@@ -156,7 +154,7 @@ fn said_before(open: &[&Explained], key: &str, refuted: &BTreeSet<String>) -> Op
 
 /// Whether another form leaves as little of a tap as one by this key.
 fn gives_as_well(explained: &Explained, key: &str, other: &Reproduced) -> bool {
-    let left = |key: &str| explained.reproduced.iter().find(|r| r.key() == key).map(|r| r.residual);
+    let left = |key: &str| explained.by_key(key).map(|r| r.residual);
     let most = left(key).map_or(f64::INFINITY, |left| (AS_NEAR * left).max(NO_RESIDUAL));
     left(&other.key()).is_some_and(|left| left <= most)
 }
@@ -230,7 +228,7 @@ fn has_another_number(one: &Explained, key: &str, other: &Explained) -> bool {
 
 /// Whether what was fitted of one place is found at another as well, by itself or beside another mistake.
 fn bears_out(other: &Explained, one: &Explained, key: &str) -> bool {
-    let Some(found) = one.reproduced.iter().find(|r| r.key() == key) else { return false };
+    let Some(found) = one.by_key(key) else { return false };
     let mut fitted = found.forms().filter(|form| form.is_fitted());
     fitted.all(|form| other.reproduced.iter().flat_map(Reproduced::forms).any(|known| kin(known) == kin(form)))
 }
@@ -356,7 +354,7 @@ fn elsewhere(mut findings: Vec<Finding>) -> Vec<Finding> {
 /// The findings of one cause, or of two together.
 fn proved(search: &Search<'_>, of_it: &[&Explained], key: &str, explained: &[Explained]) -> Vec<(usize, Finding)> {
     let (recording, held) = (&search.recording, search.held);
-    let found = |e: &&Explained| e.reproduced.iter().find(|r| r.key() == key).cloned().map(|r| (e.tap, e.base, r));
+    let found = |e: &&Explained| e.by_key(key).cloned().map(|r| (e.tap, e.base, r));
     let all: Vec<(usize, f64, Reproduced)> = of_it.iter().filter_map(found).collect();
     let Some((first, _, one)) = all.first() else { return Vec::new() };
     let in_all = |other: &Reproduced| of_it.iter().all(|e| gives_as_well(e, key, other));
@@ -456,11 +454,7 @@ fn same_factor_at(search: &Search<'_>, explained: &Explained, found: &Reproduced
 fn due(program: &Program, form: &Form, at: At) -> Option<String> {
     let op = at.op().filter(|&op| program.is_placed(op));
     let holds = |number: f64| {
-        let is_it = |operand: &Operand| match operand {
-            Operand::Scalar(Scalar::Float(x)) => *x == number,
-            Operand::Scalar(Scalar::Int(x)) => *x as f64 == number,
-            _ => false,
-        };
+        let is_it = |operand: &Operand| number_of(operand) == Some(number);
         let op = op.map(|op| &program.ops()[op]);
         op.is_some_and(|op| op.operands.iter().chain(op.keywords.iter().map(|(_, x)| x)).any(is_it))
     };
@@ -522,28 +516,18 @@ fn is_of_activations(program: &Program, op: usize) -> bool {
 
 /// The taps of a step that read what an operation gives, with no other tap between.
 fn nearest_behind(program: &Program, op: usize) -> Vec<usize> {
-    let (mut open, mut seen, mut out) = (vec![op], BTreeSet::from([op]), BTreeSet::new());
-    while let Some(at) = open.pop() {
-        let taps = program.taps().iter().enumerate().filter(|(_, tap)| tap.op == at).map(|(number, _)| number);
-        let own: Vec<usize> = taps.collect();
-        if own.is_empty() {
-            open.extend(program.readers(at).iter().copied().filter(|&reader| seen.insert(reader)));
-        }
-        out.extend(own);
-    }
-    let step = |tap: usize| program.taps()[tap].step;
-    let first = out.iter().map(|&tap| step(tap)).min();
-    out.into_iter().filter(|&tap| Some(step(tap)) == first).collect()
+    let taps = program.taps();
+    let ends = |at: usize| taps.iter().any(|tap| tap.op == at);
+    let all = reached([op], |at| if ends(at) { Vec::new() } else { program.readers(at).to_vec() });
+    let behind = || (0..taps.len()).filter(|&tap| all.contains(&taps[tap].op));
+    let first = behind().map(|tap| taps[tap].step).min();
+    behind().filter(|&tap| Some(taps[tap].step) == first).collect()
 }
 
 /// The nearest tap behind an operation that is made of what it gives, up to the tap `last`; the nearest in order where none is.
 fn made_of(program: &Program, op: usize, last: usize) -> Option<usize> {
     let end = program.taps()[last].op;
-    let (mut open, mut behind) = (vec![op], BTreeSet::from([op]));
-    while let Some(at) = open.pop() {
-        let readers = program.readers(at).iter().copied().filter(|&reader| reader <= end);
-        open.extend(readers.filter(|&reader| behind.insert(reader)));
-    }
+    let behind = reached([op], |at| program.readers(at).iter().copied().filter(|&reader| reader <= end));
     let taps = || program.taps().iter().enumerate().filter(|(_, t)| (op..=end).contains(&t.op));
     let nearest = taps().filter(|(_, t)| behind.contains(&t.op)).min_by_key(|(_, t)| t.op);
     nearest.or_else(|| taps().min_by_key(|(_, t)| t.op)).map(|(number, _)| number)

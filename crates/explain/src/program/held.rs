@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use firstdiff_compare::{Layout, Place, TapReport, is_of_expert};
 use firstdiff_model::{Cache, keep};
-use firstdiff_program::{At, Edit, Kind, Program, ProgramTap, Slice, Tensor, Values};
+use firstdiff_program::{At, Bench, Edit, Kind, Program, ProgramTap, Slice, Tensor, Values};
 use firstdiff_trace::{Rows, Site, Tap};
 use ndarray::{ArrayD, Axis, IxDyn};
 
@@ -186,10 +186,7 @@ impl Held {
     pub(crate) fn complete(&mut self, tap: usize, due: &ArrayD<f64>) {
         let Some(part) = self.parts.get(&tap) else { return };
         let (whole, is_recorded) = (part.within(due), part.is_enough);
-        let is_readable = can_be_read(self.places[tap].tap.last_site(), &whole);
-        let values = floats(whole);
-        self.values.extend(values.map(|values| (tap, Own { is_readable, is_recorded, ..Own::of(values) })));
-        self.read_back_if_kept(tap);
+        self.take(tap, floats(whole), |own| Own { is_recorded, ..own });
     }
 
     /// What makes a tap of what is read as the candidate holds it.
@@ -257,10 +254,16 @@ impl Held {
 
     /// Takes a tap's values in another layout than the comparison read them in.
     pub(crate) fn read_as(&mut self, tap: usize, values: ArrayD<f64>) {
-        let is_readable = can_be_read(self.places[tap].tap.last_site(), &values);
         let Some(values) = floats(values) else { return };
         self.beyond.remove(&tap);
-        self.values.insert(tap, Own { is_readable, ..Own::of(values) });
+        self.take(tap, Some(values), |own| own);
+    }
+
+    /// Takes values of a tap, as they can be read, and what else is known of them.
+    fn take(&mut self, tap: usize, values: Option<Tensor<'static>>, known: impl Fn(Own) -> Own) {
+        let Some(values) = values else { return };
+        let is_readable = can_be_read(self.places[tap].tap.last_site(), &array(&values));
+        self.values.insert(tap, known(Own { is_readable, ..Own::of(values) }));
         self.read_back_if_kept(tap);
     }
 
@@ -322,6 +325,31 @@ impl Held {
         self.values.get(&tap).filter(|own| own.is_readable).map(|own| own.read_back.as_ref().unwrap_or(&own.values))
     }
 
+    /// The same, as a slice reads it.
+    pub(crate) fn value(&self, tap: usize) -> Option<Tensor<'_>> {
+        self.readable(tap).map(Tensor::view)
+    }
+
+    /// What a slice makes of what the candidate holds, with some operations carried out otherwise.
+    pub(crate) fn made(&self, bench: &Bench<'_>, slice: &Slice<'_>, edits: &[Edit]) -> Option<ArrayD<f64>> {
+        slice.evaluate(bench, &|tap| self.value(tap), edits).ok().map(|made| array(&made))
+    }
+
+    /// The same, with the keys and values that it computes as they are read back from the cache.
+    pub(crate) fn made_with_cache(
+        &self,
+        (bench, program): (&Bench<'_>, &Program),
+        slice: &Slice<'_>,
+        edits: &[Edit],
+    ) -> Option<ArrayD<f64>> {
+        self.made(bench, slice, &[&self.keeping(program, slice, rounded_to_type)[..], edits].concat())
+    }
+
+    /// The positions of a tap that the candidate holds.
+    pub(crate) fn at_its_positions(&self, tap: usize, all: ArrayD<f64>) -> ArrayD<f64> {
+        self.positions(tap).map(|part| part.rows_of(&all)).unwrap_or(all)
+    }
+
     /// Whether what comes behind a tap is computed from what the candidate recorded of it.
     pub(crate) fn goes_on_with(&self, tap: usize) -> bool {
         self.get(tap).and(self.readable(tap)).is_some()
@@ -348,21 +376,12 @@ impl Held {
     fn read_back_if_kept(&mut self, tap: usize) {
         let cache = self.cache;
         if let Some(own) = self.values.get_mut(&tap).filter(|_| self.kept.contains(&tap)) {
-            own.read_back = Some(as_read_back(cache, &own.values, rounded_to_type));
+            own.read_back = floats(rounded_to_type(cache, &array(&own.values)));
         }
     }
 
     /// What a slice makes of the keys and values that it computes: they are read back from the cache.
-    pub(crate) fn keeping(&self, program: &Program, slice: &Slice<'_>) -> Vec<Edit> {
-        self.keeping_as(program, slice, rounded_to_type)
-    }
-
-    /// The same, where what lies near the edge of a step falls to its other side.
-    pub(crate) fn keeping_otherwise(&self, program: &Program, slice: &Slice<'_>) -> Vec<Edit> {
-        self.keeping_as(program, slice, beside_an_edge)
-    }
-
-    fn keeping_as(&self, program: &Program, slice: &Slice<'_>, read_back: ReadBack) -> Vec<Edit> {
+    pub(crate) fn keeping(&self, program: &Program, slice: &Slice<'_>, read_back: ReadBack) -> Vec<Edit> {
         if self.kept.is_empty() {
             return Vec::new();
         }
@@ -376,31 +395,23 @@ impl Held {
     }
 
     /// Keys or values as they are read back from the cache.
-    pub(crate) fn read_back(&self, value: &Tensor<'_>) -> Tensor<'static> {
-        as_read_back(self.cache, value, rounded_to_type)
-    }
-
-    /// The same, where what lies near the edge of a step falls to its other side.
-    pub(crate) fn read_back_otherwise(&self, value: &Tensor<'_>) -> Tensor<'static> {
-        as_read_back(self.cache, value, beside_an_edge)
+    pub(crate) fn read_back(&self, value: &Tensor<'_>, read_back: ReadBack) -> Tensor<'static> {
+        floats(read_back(self.cache, &array(value))).unwrap_or_else(|| value.clone().into_owned())
     }
 }
 
 /// What becomes of keys or values in a cache.
-type ReadBack = fn(Cache, &ArrayD<f64>) -> ArrayD<f64>;
+pub(crate) type ReadBack = fn(Cache, &ArrayD<f64>) -> ArrayD<f64>;
 
-fn as_read_back(cache: Cache, value: &Tensor<'_>, read_back: ReadBack) -> Tensor<'static> {
-    floats(read_back(cache, &array(value))).unwrap_or_else(|| value.clone().into_owned())
-}
-
-fn rounded_to_type(cache: Cache, heads: &ArrayD<f64>) -> ArrayD<f64> {
+/// As they are read back.
+pub(crate) fn rounded_to_type(cache: Cache, heads: &ArrayD<f64>) -> ArrayD<f64> {
     let mut heads = heads.clone();
     keep(cache, &mut heads);
     heads
 }
 
 /// As they are read back where what lies so near the edge of a step that rounding before may take it over falls to its other side.
-fn beside_an_edge(cache: Cache, heads: &ArrayD<f64>) -> ArrayD<f64> {
+pub(crate) fn beside_an_edge(cache: Cache, heads: &ArrayD<f64>) -> ArrayD<f64> {
     let moved = |times: f64| rounded_to_type(cache, &(heads * times));
     let (mut own, below, above) = (moved(1.0), moved(1.0 - NEAR_AN_EDGE), moved(1.0 + NEAR_AN_EDGE));
     ndarray::Zip::from(&mut own).and(&below).and(&above).for_each(|own, &below, &above| {

@@ -4,11 +4,10 @@ use std::collections::BTreeSet;
 
 use firstdiff_compare::{Difference, Outcome, Place, Profile as Judged, Status, cache_nmse, move_towards};
 use firstdiff_model::{Cache, keep};
-use firstdiff_program::{Bench, Slice, Tensor};
+use firstdiff_program::{Bench, Slice};
 use firstdiff_trace::Site;
 use ndarray::ArrayD;
 
-use crate::program::arrays::array;
 use crate::program::held::{Held, keys_and_values};
 use crate::program::replays::ProgramReplay;
 use crate::program::slices::on_the_way;
@@ -35,8 +34,7 @@ impl ProgramReplay {
         let off = |slice: &Slice<'_>, bench: &mut Bench<'_>, held: &Held| -> Option<f64> {
             bench.load(slice).ok()?;
             let tap = slice.target();
-            let value = |known: usize| held.readable(known).map(Tensor::view);
-            let due = array(&slice.evaluate(bench, &value, &held.keeping(program, slice)).ok()?);
+            let due = held.made_with_cache((bench, program), slice, &[])?;
             let due = held.part(tap).map(|part| part.rows_of(&due)).unwrap_or(due);
             let (site, mut own) = (held.place(tap).tap.last_site(), held.recorded(tap)?);
             if held.is_kept(tap) {

@@ -12,9 +12,9 @@ use firstdiff_trace::Site;
 use ndarray::{ArrayD, Axis, concatenate};
 
 use crate::explain::{Effort, Finding, Progress};
-use crate::laws::{Measured, Wrong, allowed_at, called_from, kind_of, law_of, left_by};
+use crate::laws::{Faults, Measured, Wrong, allowed_at, called_from, kind_of};
 use crate::mistakes::{BeginsLater, Mistake};
-use crate::other_weights::{Experts, Known, OtherWeights};
+use crate::other_weights::{Known, OtherWeights};
 use crate::program::arrays::array;
 use crate::program::change::computed;
 use crate::program::forms::embedding::picked;
@@ -118,7 +118,8 @@ fn continued(
     let apply = |at: usize, inputs: &[ArrayD<f64>]| {
         steps[at].value(held, recording.program, inputs).map(|value| shown.numbers(&value))
     };
-    left_by(law, kind, shown.site(), wrong, candidate.profile, &apply)
+    let (site, profile) = (shown.site(), candidate.profile);
+    Faults { kind, site, wrong, tokens: None, profile, apply: &apply, weights: None }.left_by(law)
 }
 
 /// Places where one operation is wrong, and how it is carried out there.
@@ -157,7 +158,7 @@ impl Rows {
 
     /// The ids that the reference reads, by position.
     fn read(&self, slice: &Slice<'_>, bench: &Bench<'_>) -> Option<ArrayD<f64>> {
-        let ids = read_by((slice, &[]), bench, self.op, &self.ids, &|_| None)?;
+        let ids = read_by((slice, &[]), bench, self.op, &[&self.ids], &|_| None)?.pop()?;
         let count = ids.len();
         ids.into_shape_with_order(vec![count]).ok()
     }
@@ -179,7 +180,7 @@ impl Step<'_> {
         let shape = |tap: usize| program.taps()[tap].view.shape.clone();
         let value = |tap: usize| -> Option<Tensor<'_>> {
             let Some(at) = self.inputs.iter().position(|input| input.contains(&tap)) else {
-                return held.readable(tap).map(Tensor::view);
+                return held.value(tap);
             };
             let before = self.inputs[at].iter().take_while(|&&other| other != tap);
             let from: usize = before.map(|&other| shape(other).iter().product::<usize>()).sum();
@@ -210,10 +211,10 @@ fn of_finding(
     let places: Vec<Place> = wrong.iter().map(|wrong| wrong.place).collect();
     let mixture = if kind == Kind::Mixture { mixture(recording, &places, &wrong, &steps) } else { None };
     let values = |at: usize| Some(recording.weights.read(names.get(at)?).ok()?.to_floats().into_owned());
-    let experts = mixture.as_ref().map(|mixture| -> &dyn Experts { mixture });
     let places = places.iter().map(|place| place.tap).collect();
-    let weights = OtherWeights { known, values: &values, places, experts };
-    law_of(kind, shown.site(), wrong, tokens, candidate.profile, &apply, Some(&weights))
+    let weights = OtherWeights { known, values: &values, places, experts: mixture.as_ref() };
+    let (site, profile) = (shown.site(), candidate.profile);
+    Faults { kind, site, wrong, tokens, profile, apply: &apply, weights: Some(&weights) }.law()
 }
 
 /// The weights of one and of two axes: each belongs to the first tap that is made with it.
@@ -326,8 +327,7 @@ fn wrongs<'r>(
         // A law says what is due before anything is rounded: it may leave what the operation's own roundings make.
         let of_roundings = half.and_then(|half| {
             let bench = Bench::new(program, half, recording.weights);
-            let value = |tap: usize| held.readable(tap).map(Tensor::view);
-            Some(distance(site, &right, &array(&step.slice.evaluate(&bench, &value, &[]).ok()?)))
+            Some(distance(site, &right, &held.made(&bench, &step.slice, &[])?))
         });
         // A choice is the same, or it is another.
         let is_choice = program.taps()[tap].view.dtype.kind() == firstdiff_program::Kind::Int;
@@ -348,7 +348,7 @@ fn wrongs<'r>(
         let scores = std::mem::take(own);
         (*own, *right) = (shown.numbers(&scores), shown.numbers(right));
         if hides_others || of_scores {
-            leave_hidden_rows(own, right, &scores, |x| x);
+            leave_hidden_rows(own, right, &scores);
         }
     }
     Some(Wrongs { shown, kind, wrong, steps })

@@ -17,7 +17,7 @@ mod judge;
 mod kept;
 mod laws;
 mod layouts;
-mod mixture;
+pub(crate) mod mixture;
 mod not_testable;
 mod orders;
 mod partial;

@@ -2,7 +2,6 @@
 //! the candidate does not have.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 use std::time::Instant;
 
 use firstdiff_program::{Edit, Slice};
@@ -14,7 +13,6 @@ use crate::mistakes::Mistake;
 use crate::mistakes::attention::{KV_CACHE_SHIFT, KV_CACHE_STALE};
 use crate::mistakes::rope::OF_TABLES;
 use crate::mistakes::scores::{MASK_AFTER_SOFTMAX, MASK_OMITTED, WINDOW_SIZE};
-use crate::program::context::Context;
 use crate::program::form::{Form, Tune};
 use crate::program::forms::{forms, sees_the_past_alone, turns, window};
 use crate::program::search::Search;
@@ -65,8 +63,7 @@ pub(super) fn not_testable(search: &mut Search<'_>, findings: &[Finding]) -> Vec
     for tap in (0..taps.len()).filter(|&tap| !held.is_recorded(tap) && !made.contains(&taps[tap].op)) {
         if kinds.insert((program.class(taps[tap].op), held.place(tap).tap.site)) {
             let slice = Slice::of(program, tap, |other| other != tap);
-            let own = Arc::new(ArrayD::zeros(taps[tap].view.shape.as_slice()));
-            let context = Context::new(program, held, &slice, &search.exact, own);
+            let context = search.context(&slice, ArrayD::zeros(taps[tap].view.shape.as_slice()));
             for form in forms(&context).iter().filter(|form| counts(form) && form.tune.is_none()) {
                 seen.entry(form.mistake.id).or_insert(false);
             }
@@ -104,7 +101,7 @@ fn shown_by(search: &mut Search<'_>, tap: usize, has_decoded: bool, seen: &mut S
         return BTreeSet::new();
     }
     let Some(own) = search.whole(&slice) else { return BTreeSet::new() };
-    let context = Context::new(program, held, &slice, &search.exact, Arc::new(own));
+    let context = search.context(&slice, own);
     let step = program.taps()[tap].step;
     for op in context.ops() {
         if turns(&context, op) {

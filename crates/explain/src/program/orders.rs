@@ -1,7 +1,7 @@
 //! Does a tap hold the right rows in another order that is its own? Those of a sort within each number that is sorted, and those of an expert by another order of
 //! places: one order for all taps that stand by it.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 
 use firstdiff_compare::{Status, TapReport};
 use firstdiff_program::{Bench, Program, Slice, Tensor};
@@ -12,6 +12,7 @@ use crate::program::held::Held;
 use crate::program::places::{Places, Whose};
 use crate::program::routing::first_operand;
 use crate::program::rows::{Against, Sorted, is_same, order};
+use crate::program::slices::reached;
 use crate::replay::Replayed;
 use crate::replay::reason::Reason;
 use crate::replay::right::distance;
@@ -63,8 +64,7 @@ impl Orders {
         let (is_sorted, expert) = (self.sorted.holds(op), self.places.expert(tap));
         let sort = self.sorted.open(op).filter(|sort| is_whole && slice.ops().any(|op| op == *sort));
         if let Some(sort) = sort {
-            let value = |tap: usize| held.readable(tap).map(Tensor::view);
-            let among = first_operand(slice, bench, program, sort, &value);
+            let among = first_operand(slice, bench, program, sort, &|tap| held.value(tap));
             among.into_iter().for_each(|among| self.sorted.saw(program, sort, &among));
         }
         let rows = own.shape().first().copied().unwrap_or(0);
@@ -218,7 +218,6 @@ impl Orders {
 
     /// Whether another tap of the same expert has its rows in this order too: not as they are stored.
     fn is_confirmed(&self, of: &Standing, order: &[usize], both: &Both<'_>, held: &Held) -> bool {
-        let value = |tap: usize| held.readable(tap).map(Tensor::view);
         let is_in_order = |tap: &usize| {
             let Some(own) = held.get(*tap).map(array).filter(|own| own.shape().first() == Some(&of.rows)) else {
                 return false;
@@ -228,26 +227,17 @@ impl Orders {
             if slice.known().any(|known| known == of.tap) {
                 return false;
             }
-            let due = slice.evaluate(both.bench, &value, &[]).ok().map(|due| array(&due));
+            let due = held.made(both.bench, &slice, &[]);
             let Some(due) = due.filter(|due| due.shape() == own.shape()) else { return false };
             let moved = own.select(Axis(0), order);
             let site = held.place(*tap).tap.last_site();
             distance(site, &due, &moved) <= ORDER_LEAVES * distance(site, &due, &own)
         };
         // Nor does what this one is made of: the order in which that is due here is its own.
-        let makes = made_of(both.program, held, of.tap);
+        let known = |tap: usize| held.slice(both.program, tap).known().collect::<Vec<usize>>();
+        let makes = reached(known(of.tap), known);
         self.places.block(of.tap).iter().filter(|tap| **tap != of.tap && !makes.contains(tap)).any(is_in_order)
     }
-}
-
-/// The recorded taps that a tap is computed from, and those that these are.
-fn made_of(program: &Program, held: &Held, tap: usize) -> BTreeSet<usize> {
-    let (mut all, mut open) = (BTreeSet::new(), vec![tap]);
-    while let Some(tap) = open.pop() {
-        let slice = held.slice(program, tap);
-        open.extend(slice.known().filter(|&known| all.insert(known)));
-    }
-    all
 }
 
 fn is_wrong(judged: &Replayed) -> bool {

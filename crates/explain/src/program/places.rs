@@ -10,6 +10,7 @@ use ndarray::ArrayD;
 use crate::program::arrays::array;
 use crate::program::held::Held;
 use crate::program::rows::is_same;
+use crate::program::slices::reached;
 
 /// The choices that the candidate recorded, and what stands by their places.
 pub(crate) struct Places {
@@ -59,7 +60,8 @@ impl Places {
             named.insert((layer, taps[number].step), number);
             let choice = Choice { own, places: count, is_settled: false, is_moved: false, reference: None, rows: None };
             places.choices.insert(number, choice);
-            let behind = behind(program, taps[number].op);
+            // All operations that read what it gives, or what those give.
+            let behind = reached([taps[number].op], |at| program.readers(at).iter().copied());
             let stands_by_place = |&other: &usize| {
                 let found = &taps[other];
                 let is_of_the_layer = found.step == taps[number].step && found.tap.starts_with(layer);
@@ -163,17 +165,6 @@ impl Places {
             choice.rows.get_or_insert(whose);
         }
     }
-}
-
-/// All operations that read what an operation gives, or what those give.
-fn behind(program: &Program, op: usize) -> BTreeSet<usize> {
-    let (mut open, mut found) = (vec![op], BTreeSet::new());
-    while let Some(at) = open.pop() {
-        if found.insert(at) {
-            open.extend(program.readers(at));
-        }
-    }
-    found
 }
 
 fn whole(held: &Held, tap: usize) -> Option<Vec<usize>> {

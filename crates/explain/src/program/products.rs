@@ -9,6 +9,7 @@ use firstdiff_program::{Bench, Operand, Program};
 use ndarray::{Array2, ArrayD};
 
 use crate::mistakes::rounding::Rounding;
+use crate::program::arrays::in_rows;
 use crate::program::context::Context;
 use crate::program::forms::linear::multiplied;
 use crate::program::held::Held;
@@ -42,7 +43,7 @@ impl HeldProducts<'_> {
     /// What was multiplied, and what came of it; `None` where that is not known.
     pub(super) fn product(&mut self, place: Place) -> Option<Product> {
         let ((x, w, bias), own) = self.at(place, multiplied)?;
-        Product::new(self.profile, own, in_rows(x)?, w, bias.map(|bias| bias.iter().copied().collect()))
+        Product::new(self.profile, own, in_rows(&x)?, w, bias.map(|bias| bias.iter().copied().collect()))
     }
 
     /// Of a tap that is looked up in a table of weights, what the candidate has and what is right, \[T,D\].
@@ -52,15 +53,8 @@ impl HeldProducts<'_> {
             context.due().filter(|_| is_table)
         };
         let (due, own) = self.at(place, due)?;
-        Some([in_rows(own)?, in_rows(due)?])
+        Some([in_rows(&own)?, in_rows(&due)?])
     }
-}
-
-/// All axes but the last merged.
-fn in_rows(x: ArrayD<f64>) -> Option<Array2<f64>> {
-    let columns = x.shape().last().copied().filter(|&columns| columns > 0)?;
-    let rows = x.len() / columns;
-    x.as_standard_layout().into_owned().into_shape_with_order((rows, columns)).ok()
 }
 
 /// Whether a tap is a product with a matrix of weights.

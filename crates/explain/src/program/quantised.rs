@@ -43,16 +43,8 @@ pub(crate) fn recognised(run: &mut HeldProducts<'_>, replay: &mut Replay) -> Opt
     let mut alike = Vec::new();
     for (place, nmse) in candidates {
         let Some(product) = run.product(place) else { continue };
-        match compared(
-            place.tap.site,
-            &product.shaped(&product.right),
-            &product.shaped(&product.own),
-            Judged::Ggml,
-            2.0 * nmse,
-        )
-        .0
-        .outcome
-        {
+        let [right, own] = [&product.right, &product.own].map(|values| product.shaped(values));
+        match compared(place.tap.site, &right, &own, Judged::Ggml, 2.0 * nmse).0.outcome {
             Outcome::Differs(difference) => structured.push((place, difference)),
             _ if nmse <= OFF_ALIKE * median => alike.push((place, nmse)),
             _ => {}

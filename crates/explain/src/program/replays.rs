@@ -5,7 +5,6 @@ use std::collections::HashMap;
 use firstdiff_compare::{Place, Status};
 use firstdiff_model::{Cache, Profile};
 use firstdiff_program::Program;
-use firstdiff_trace::Site;
 
 use crate::program::held::Held;
 use crate::program::slices::reads_large;
@@ -61,8 +60,22 @@ impl Replays {
         self.replay.taps.iter().find(|t| t.report.place == place)
     }
 
-    pub(super) fn of_mut(&mut self, place: Place) -> Option<&mut Replayed> {
+    fn of_mut(&mut self, place: Place) -> Option<&mut Replayed> {
         self.replay.taps.iter_mut().find(|t| t.report.place == place)
+    }
+
+    /// Takes up how a tap is judged.
+    pub(super) fn put(&mut self, place: Place, judged: Replayed) {
+        if let Some(replayed) = self.of_mut(place) {
+            *replayed = judged;
+        }
+    }
+
+    /// Notes of a tap where what is off there is so no more.
+    pub(super) fn is_right_again_at(&mut self, place: Place, reader: Place, is_taken_back: bool) {
+        if let Some(replayed) = self.of_mut(place) {
+            replayed.is_right_again_at(reader, is_taken_back);
+        }
     }
 }
 
@@ -77,20 +90,5 @@ pub(super) fn operation(
     is_span: bool,
     (stored, spread, noise): Costs,
 ) -> Operation<'_> {
-    let (site, is_softmax) = (place.tap.last_site(), place.tap.site == Site::Probs);
-    let (noise_before, condition) = (0.0, 1.0);
-    Operation {
-        place,
-        site,
-        name,
-        profile,
-        is_softmax,
-        is_span,
-        is_recorded: true,
-        noise,
-        noise_before,
-        stored,
-        spread,
-        condition,
-    }
+    Operation { place, name, profile, is_span, noise, noise_before: 0.0, stored, spread, condition: 1.0 }
 }

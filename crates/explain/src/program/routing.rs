@@ -101,7 +101,7 @@ fn computed_choice(
     if others.iter().any(|&other| ops.contains(&program.taps()[other].op)) || slice.known().next().is_none() {
         return None;
     }
-    let value = |tap: usize| held.readable(tap).map(Tensor::view);
+    let value = |tap: usize| held.value(tap);
     let of = |arithmetic: Arithmetic| {
         let bench = Bench::new(program, arithmetic, recording.weights);
         slice.evaluate(&bench, &value, &[]).ok()
@@ -129,25 +129,25 @@ pub(crate) fn first_operand<'v>(
     value: &dyn Fn(usize) -> Option<Tensor<'v>>,
 ) -> Option<ArrayD<f64>> {
     let Some(Operand::View(among)) = program.ops()[op].operands.first() else { return None };
-    read_by((slice, &[]), bench, op, among, value)
+    read_by((slice, &[]), bench, op, &[among], value)?.pop()
 }
 
-/// What a view holds when an operation of a slice is carried out, with others carried out otherwise.
+/// What views hold when an operation of a slice is carried out, with others carried out otherwise.
 pub(crate) fn read_by<'v>(
     (slice, edits): (&Slice<'_>, &[Edit]),
     bench: &Bench<'_>,
     op: usize,
-    view: &View,
+    views: &[&View],
     value: &dyn Fn(usize) -> Option<Tensor<'v>>,
-) -> Option<ArrayD<f64>> {
-    let read: Arc<Mutex<Option<ArrayD<f64>>>> = Arc::default();
+) -> Option<Vec<ArrayD<f64>>> {
+    let read: Arc<Mutex<Option<Vec<ArrayD<f64>>>>> = Arc::default();
     let seen = Arc::clone(&read);
-    let look: Instead = Arc::new(move |views| {
-        *seen.lock().ok()? = views.first().map(array);
+    let look: Instead = Arc::new(move |tensors| {
+        *seen.lock().ok()? = Some(tensors.iter().map(array).collect());
         None
     });
     // The operation itself is not carried out.
-    let look = Edit { at: At::Op(op), change: Change::Values(vec![view.clone()], look) };
+    let look = Edit { at: At::Op(op), change: Change::Values(views.iter().copied().cloned().collect(), look) };
     let _ = slice.evaluate(bench, value, &[edits, &[look]].concat());
     read.lock().ok()?.take()
 }

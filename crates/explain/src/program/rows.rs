@@ -8,6 +8,8 @@ use firstdiff_compare::row_order;
 use firstdiff_program::{Kind, Operand, Operation, Program};
 use ndarray::ArrayD;
 
+use crate::program::slices::reached;
+
 /// What stands in the order of sorts of whole numbers, and in which order the candidate has it.
 pub(crate) struct Sorted {
     /// All whose rows stand in such an order, up to where they are put back, with the sort that made it.
@@ -34,6 +36,10 @@ struct Known {
 }
 
 impl Known {
+    fn of(order: Vec<usize>) -> Known {
+        Known { order, by: Vec::new(), is_open: false }
+    }
+
     fn is_much(&self) -> bool {
         !self.is_open && (is_same(&self.order) || self.by.len() > 1)
     }
@@ -67,15 +73,10 @@ impl Sorted {
         let mut ops = BTreeMap::new();
         // What several sorts lead to stands in the order of the last.
         for &sort in &sorts {
-            let (mut open, mut seen) = (vec![sort], BTreeSet::new());
-            while let Some(op) = open.pop() {
-                let puts_back =
-                    matches!(base(op), "index_add" | "index_put" | "index_copy" | "scatter" | "scatter_add");
-                if !puts_back && seen.insert(op) {
-                    ops.insert(op, sort);
-                    open.extend(program.readers(op));
-                }
-            }
+            let goes_on =
+                |op: &usize| !matches!(base(*op), "index_add" | "index_put" | "index_copy" | "scatter" | "scatter_add");
+            let all = reached([sort], |op| program.readers(op).iter().copied().filter(goes_on));
+            ops.extend(all.into_iter().map(|op| (op, sort)));
         }
         Sorted { ops, sorts, keys: HashMap::new(), known: HashMap::new() }
     }
@@ -142,8 +143,7 @@ impl Sorted {
     pub(crate) fn suppose(&mut self, op: usize, expert: Option<usize>, order: &[usize]) {
         for Group { key, rows } in self.groups(op, order.len(), expert).map_or_else(Vec::new, |(_, groups)| groups) {
             let Some(sort) = self.ops.get(&op).copied() else { return };
-            let new = || Known { order: local(&rows, order), by: Vec::new(), is_open: false };
-            self.known.entry((sort, key, expert.is_some())).or_insert_with(new);
+            self.known.entry((sort, key, expert.is_some())).or_insert_with(|| Known::of(local(&rows, order)));
         }
     }
 
@@ -196,8 +196,7 @@ impl Sorted {
             others.push(block);
         }
         for block in &others {
-            let open = Known { order: Vec::new(), by: Vec::new(), is_open: true };
-            self.known.insert(*block, open);
+            self.known.insert(*block, Known { is_open: true, ..Known::of(Vec::new()) });
         }
         if others.is_empty() { Against::Nothing } else { Against::Little(taps) }
     }
@@ -211,8 +210,7 @@ impl Sorted {
             let all: BTreeSet<Vec<u64>> = rows.clone().map(bits).collect();
             if all.len() == rows.len() {
                 let known = self.known.entry((sort, key, expert.is_some()));
-                let new = || Known { order: local(&rows, order), by: Vec::new(), is_open: false };
-                let known = known.or_insert_with(new);
+                let known = known.or_insert_with(|| Known::of(local(&rows, order)));
                 if known.by.is_empty() && !known.is_open {
                     known.order = local(&rows, order);
                 }

@@ -13,6 +13,20 @@ pub(crate) fn reads_large(program: &Program, slice: &Slice<'_>) -> bool {
     weights.any(|buffer| program.buffers()[buffer].elements() > LARGE)
 }
 
+/// All that is reached by a way on from each of some operations, or taps; these are among it.
+pub(crate) fn reached<I: IntoIterator<Item = usize>>(
+    from: impl IntoIterator<Item = usize>,
+    on: impl Fn(usize) -> I,
+) -> BTreeSet<usize> {
+    let (mut open, mut found) = (Vec::from_iter(from), BTreeSet::new());
+    while let Some(at) = open.pop() {
+        if found.insert(at) {
+            open.extend(on(at));
+        }
+    }
+    found
+}
+
 /// The taps that a slice makes on the way, by their index.
 pub(crate) fn on_the_way(program: &Program, slice: &Slice<'_>) -> Vec<usize> {
     let ops: BTreeSet<usize> = slice.ops().collect();

@@ -33,18 +33,13 @@ pub(crate) fn can_be_read(site: Site, values: &ArrayD<f64>) -> bool {
 
 /// Takes the other's probabilities in rows of which every key is masked, as those of padding: engines make equal numbers or zeros of such a row, and
 /// neither is wrong.
-pub(crate) fn leave_hidden_rows<E>(
-    of: &mut ArrayD<E>,
-    other: &ArrayD<f64>,
-    scores: &ArrayD<f64>,
-    convert: fn(f64) -> E,
-) {
+pub(crate) fn leave_hidden_rows(of: &mut ArrayD<f64>, other: &ArrayD<f64>, scores: &ArrayD<f64>) {
     if of.shape() != scores.shape() || other.shape() != scores.shape() {
         return;
     }
     for ((mut row, other), scores) in of.rows_mut().into_iter().zip(other.rows()).zip(scores.rows()) {
         if scores.iter().all(|score| is_masked(Site::Scores, *score)) {
-            row.iter_mut().zip(other).for_each(|(value, other)| *value = convert(*other));
+            row.assign(&other);
         }
     }
 }

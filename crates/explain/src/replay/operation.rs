@@ -16,16 +16,10 @@ use crate::tolerance::replay::{EDGE_ROOM, FEW_ROWS, FEW_ROWS_ROOM, OWN_ROUNDING,
 /// An operation, and what is known of how far rounding may leave its value from the right one.
 pub(crate) struct Operation<'a> {
     pub(crate) place: Place,
-    /// What its tap is.
-    pub(crate) site: Site,
     pub(crate) name: &'a str,
     pub(crate) profile: Profile,
-    /// Whether it gives probabilities.
-    pub(crate) is_softmax: bool,
     /// Whether it is several operations, of which the inner values are not known.
     pub(crate) is_span: bool,
-    /// Whether it is of a recorded program: which of its numbers another engine rounds to 16 bits is not known then.
-    pub(crate) is_recorded: bool,
     /// NMSE that rounding costs it, where that is not what lies between its two right values: a program's own type rounds both.
     pub(crate) noise: Option<f64>,
     /// NMSE that rounding cost the same tap in the steps before.
@@ -95,7 +89,8 @@ pub(crate) fn judged_as(profile: Profile) -> Judged {
 impl Operation<'_> {
     /// `own` beside the value in the profile's arithmetic, and in f64.
     pub(crate) fn judged(&self, own: &ArrayD<f64>, right: &ArrayD<f64>, exact: &ArrayD<f64>) -> Replayed {
-        let (profile, site, span) = (self.profile, self.site, self.is_span);
+        let (profile, site, span) = (self.profile, self.place.tap.last_site(), self.is_span);
+        let is_softmax = self.place.tap.site == Site::Probs;
         // A few rows may be rounded less than others, or more, by chance: what rounding cost the same tap before counts as well.
         let rows = own.shape().get(site.position_axis()).copied().unwrap_or(0);
         let few_rows = is_half(profile) && rows < FEW_ROWS;
@@ -137,8 +132,8 @@ impl Operation<'_> {
         {
             outcome = Outcome::Rounding;
         }
-        // So is that of values that were recorded in fewer bits than the run has.
-        let unknown_rounding = self.is_recorded && is_coarse(profile) || stored >= RECORDED_COARSELY;
+        // Which numbers another engine rounds to 16 bits is not known; nor is it of values that were recorded in fewer bits than the run has.
+        let unknown_rounding = is_coarse(profile) || stored >= RECORDED_COARSELY;
         // What rounding makes of terms that cancel is no factor of what is left of them.
         let is_a_factor =
             nmse > allowed_of(of_values) && matches!(outcome, Outcome::Differs(Difference::Factor { .. }));
@@ -149,9 +144,9 @@ impl Operation<'_> {
             && matches!(outcome, Outcome::Rounding | Outcome::Inconclusive)
             && !span
             && stored <= storage_nmse(DType::F32);
-        let misplaced = if outliers { misplaced(profile, self.is_softmax, own, [right, exact], nearer) } else { None };
+        let misplaced = if outliers { misplaced(profile, is_softmax, own, [right, exact], nearer) } else { None };
         let quiet = outcome.agrees() || outcome == Outcome::Inconclusive;
-        let leaking = if self.is_softmax && quiet { leaking(own, exact) } else { None };
+        let leaking = if is_softmax && quiet { leaking(own, exact) } else { None };
         let (status, reason) = match outcome {
             _ if let Some(place) = leaking.or(misplaced) => (Status::Diverged, Some(Reason::InOnePlace(place))),
             Outcome::Exact => (Status::Exact, None),

@@ -3,7 +3,7 @@
 
 mod moved;
 mod names;
-mod parts;
+pub(super) mod parts;
 mod slots;
 mod tables;
 
@@ -26,7 +26,7 @@ use crate::mistakes::recorded::{
 };
 use crate::mistakes::{Mistake, Params};
 use crate::program::arrays::{array, floats};
-use crate::program::change::{FunctionOfTensor as Function, computed, kept, other_operand, renamed};
+use crate::program::change::{FunctionOfTensor as Function, computed, in_order, kept, other_operand, renamed};
 use crate::program::condition::PRODUCTS;
 use crate::program::edits::slots::{Slot, slots};
 use crate::program::form::Form;
@@ -236,7 +236,8 @@ impl<'a> List<'_, 'a> {
             let name = if is_last { "element" } else { "row" };
             for (words, bits, from) in self.orders(shape[axis], name).iter() {
                 let (words, from) = (format!("{words}{on_axis}"), from.clone());
-                found.push((4.0 + bits, &ORDER_DIFFERS, said("order", words), in_order(axis, from)));
+                let ordered: Function = Arc::new(move |x| Some(in_order(x, Axis(axis), &from)));
+                found.push((4.0 + bits, &ORDER_DIFFERS, said("order", words), ordered));
             }
         }
         for axis in 0..axes {
@@ -286,15 +287,12 @@ impl<'a> List<'_, 'a> {
             let bits = slot.bits + 6.0 + (rank as f64 + 2.0).log2();
             let shape = slot.view.shape.clone();
             let reshaped: Function = Arc::new(move |x| x.clone().into_shape_with_order(shape.as_slice()).ok());
-            let class = self.context.program.class(slot.op);
+            let names = self.names;
             // In each operation of the class the tensor that stands there to it as this one here.
-            let edit = |op: usize| {
-                let other = if op == slot.op { Some(view.clone()) } else { self.names.same(op, place, &name) };
+            self.add(bits, &OPERATION_INPUT, said(&name), slot.op, &|op| {
+                let other = if op == slot.op { Some(view.clone()) } else { names.same(op, place, &name) };
                 Some(operands(op, vec![other_operand(place, &other?, reshaped.clone())]))
-            };
-            let alike = self.context.ops().filter(|&other| self.context.program.class(other) == class);
-            let edits = alike.filter_map(edit).collect();
-            self.push(bits, &OPERATION_INPUT, said(&name), class, edits);
+            });
         }
         if !self.context.is_float(slot.view) {
             return;
@@ -618,17 +616,6 @@ fn reduced(x: &[usize], out: &[usize]) -> Option<Vec<usize>> {
 fn carried_out(record: &Operation) -> Function {
     let record = record.clone();
     Arc::new(move |x| carry_out(&record, &[floats(x.clone())?])?.first().map(array))
-}
-
-fn in_order(axis: usize, from: Arc<[Option<usize>]>) -> Function {
-    Arc::new(move |x| {
-        let indices: Vec<usize> = from.iter().map(|from| from.unwrap_or(0)).collect();
-        let mut value = x.select(Axis(axis), &indices);
-        for (at, _) in from.iter().enumerate().filter(|(_, from)| from.is_none()) {
-            value.index_axis_mut(Axis(axis), at).fill(0.0);
-        }
-        Some(value)
-    })
 }
 
 fn operands(op: usize, others: Vec<OtherOperand>) -> Edit {

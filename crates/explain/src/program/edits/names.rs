@@ -7,6 +7,7 @@ use firstdiff_trace::Tap;
 use crate::program::context::Context;
 use crate::program::edits::slots::slots;
 
+#[derive(Clone, Copy)]
 pub(super) struct Names<'c, 'a> {
     context: &'c Context<'a>,
     layer: Option<u32>,

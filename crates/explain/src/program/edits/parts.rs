@@ -145,7 +145,7 @@ pub(super) fn cuts(program: &Program, views: &[&View], maker: Option<usize>) -> 
 }
 
 /// Every order of so many parts, their own first; none of too many.
-fn orders(count: usize) -> Vec<Vec<usize>> {
+pub(in crate::program) fn orders(count: usize) -> Vec<Vec<usize>> {
     if count > MOST_ORDERED {
         return Vec::new();
     }

@@ -18,19 +18,21 @@ pub(super) struct Slot<'a> {
 
 /// The tensors that an operation reads, those of lists included.
 pub(super) fn slots<'a>(context: &Context<'a>, op: usize, bits: f64) -> Vec<Slot<'a>> {
+    let slot = |place: (usize, Option<usize>), operand: &'a Operand| match operand {
+        Operand::View(view) => {
+            let bits = bits + if place.1.is_some() { 1.0 } else { 0.0 };
+            Some(Slot { op, place, view, bits, is_of_weight: false }).filter(|_| view.elements() > 0)
+        }
+        _ => None,
+    };
     let mut out = Vec::new();
     for (place, operand) in context.op(op).operands.iter().enumerate() {
         match operand {
-            Operand::View(view) => out.push(Slot { op, place: (place, None), view, bits, is_of_weight: false }),
-            Operand::List(items) => out.extend(items.iter().enumerate().filter_map(|(item, operand)| match operand {
-                Operand::View(view) => {
-                    Some(Slot { op, place: (place, Some(item)), view, bits: bits + 1.0, is_of_weight: false })
-                }
-                _ => None,
-            })),
-            _ => {}
+            Operand::List(items) => {
+                out.extend(items.iter().enumerate().filter_map(|(item, operand)| slot((place, Some(item)), operand)));
+            }
+            operand => out.extend(slot((place, None), operand)),
         }
     }
-    out.retain(|slot| slot.view.elements() > 0);
     out
 }

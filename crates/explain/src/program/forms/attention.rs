@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use firstdiff_program::{At, Change, Edit, Operand, Scalar, View};
 use firstdiff_trace::F8;
-use half::{bf16, f16};
 use ndarray::{Array2, ArrayD, Axis};
 use serde_json::json;
 
@@ -21,42 +20,43 @@ use crate::mistakes::scores::{
     MASK_AFTER_SOFTMAX, MASK_FILL, MASK_INVERTED, MASK_OMITTED, MASK_SHIFTED, SCORE_SCALE, SCORE_SOFTCAP, WINDOW_SIZE,
 };
 use crate::mistakes::{Mistake, Params};
-use crate::program::arrays::{array, floats};
-use crate::program::change::{computed, kept, numbers, plus, softmax, times};
+use crate::program::arrays::{array, floats, in_rows};
+use crate::program::change::{computed, in_order, kept, numbers, plus, softmax, times};
 use crate::program::context::Context;
 use crate::program::form::Form;
+use crate::program::forms::turn::{in_bf16, in_f16};
 use crate::tolerance::search::SAME_CAP;
 
 pub(super) fn forms(context: &Context<'_>, op: usize) -> Vec<Form> {
-    match context.base(op) {
+    let of_both = |a: Option<Vec<Form>>, b: Option<Vec<Form>>| Some([a, b].into_iter().flatten().flatten().collect());
+    let found = match context.base(op) {
         "tanh" => of_cap(context, op),
         "add" | "where" | "masked_fill" => of_mask(context, op),
         "softmax" | "_softmax" => of_softmax(context, op),
-        "cat" => [of_sinks(context, op), of_cache(context, op)].concat(),
+        "cat" => of_both(of_sinks(context, op), of_cache(context, op)),
         "baddbmm" => of_product(context, op),
-        "clone" | "reshape" | "contiguous" | "_unsafe_view" => [of_copies(context, op), of_merge(context, op)].concat(),
+        "clone" | "reshape" | "contiguous" | "_unsafe_view" => of_both(of_copies(context, op), of_merge(context, op)),
         "repeat_interleave" => of_repeat(context, op),
-        _ => Vec::new(),
-    }
+        _ => None,
+    };
+    found.unwrap_or_default()
 }
 
 /// c tanh(x / c).
-fn of_cap(context: &Context<'_>, op: usize) -> Vec<Form> {
-    let Some(x) = context.tensor(op, 0) else { return Vec::new() };
-    let Some(before) = context.maker(op, x) else { return Vec::new() };
+fn of_cap(context: &Context<'_>, op: usize) -> Option<Vec<Form>> {
+    let x = context.tensor(op, 0)?;
+    let before = context.maker(op, x)?;
     let after = context.program.readers(op).iter().copied().find(|&reader| context.base(reader) == "mul");
-    let (Some((first, number)), Some(after)) = (context.number(before), after) else { return Vec::new() };
+    let ((first, number), after) = (context.number(before)?, after?);
     // Divided by the cap, or multiplied by one over it.
     let inner: fn(f64) -> f64 = match context.base(before) {
         "div" => |cap| cap,
         "mul" => |cap| 1.0 / cap,
-        _ => return Vec::new(),
+        _ => return None,
     };
-    let (Some((second, cap)), true) = (context.number(after), number != 0.0) else { return Vec::new() };
+    let (second, cap) = context.number(after)?;
     // Another number behind than before is no cap.
-    if (inner(cap) / number - 1.0).abs() > SAME_CAP {
-        return Vec::new();
-    }
+    (number != 0.0 && (inner(cap) / number - 1.0).abs() <= SAME_CAP).then_some(())?;
     let mistake = if context.leads_to_probs(op) { &SCORE_SOFTCAP } else { &LOGIT_SOFTCAP };
     let (before_with, after_with) = (numbers(context.op(before), first), numbers(context.op(after), second));
     let any = move |cap: f64| {
@@ -65,7 +65,7 @@ fn of_cap(context: &Context<'_>, op: usize) -> Vec<Form> {
             Edit { at: At::Op(after), change: after_with(cap) },
         ]
     };
-    vec![Form::one(mistake, vec![], op, kept(x)).due(cap), Form::any_of(mistake, "cap", cap, any).due(cap)]
+    Some(vec![Form::one(mistake, vec![], op, kept(x)).due(cap), Form::any_of(mistake, "cap", cap, any).due(cap)])
 }
 
 /// The scores before their mask, the mask, what was added to the mask alone where that is known, and which keys a query sees by it.
@@ -153,6 +153,16 @@ impl Masked {
             let bias = x[1].mapv(|m| if m > MASKED { factor * m } else { m });
             x[1].iter().any(|m| *m > MASKED && *m != 0.0).then(|| plus(&x[0], &bias))?
         })
+    }
+
+    /// The mask where a query at `position` sees a key by `sees`, of what it saw before.
+    fn seeing(&self, sees: impl Fn(&dyn Fn(i64) -> bool, i64, i64) -> bool + Send + Sync + 'static) -> Change {
+        self.change(HIDDEN, sees)
+    }
+
+    /// The same keys seen, and another number in the place of each hidden score.
+    fn filled(&self, fill: f64) -> Change {
+        self.change(fill, |saw, _, key| saw(key))
     }
 
     /// The mask where a query at `position` sees a key by `sees`, of what it saw before; and what hidden scores are.
@@ -252,8 +262,8 @@ fn last_seen(hidden: &Array2<bool>) -> Option<usize> {
     hidden.rows().into_iter().filter_map(|row| row.iter().rposition(|hides| !hides)).max()
 }
 
-fn of_mask(context: &Context<'_>, op: usize) -> Vec<Form> {
-    let Some(masked) = Masked::of(context, op) else { return Vec::new() };
+fn of_mask(context: &Context<'_>, op: usize) -> Option<Vec<Form>> {
+    let masked = Masked::of(context, op)?;
     // One mask in two operations is one mistake.
     let mut chain: Vec<(usize, Masked)> = Vec::new();
     let mut at = context.origin(op, &masked.views[0]);
@@ -270,27 +280,24 @@ fn of_mask(context: &Context<'_>, op: usize) -> Vec<Form> {
     };
     let due = masked.window(context, op).map(|window| window.map_or("none here".into(), |keys| format!("{keys} here")));
     let of_window = |params, change| one(&WINDOW_SIZE, params, change).having(due.clone());
-    let ignored = masked.change(HIDDEN, |saw, position, key| key <= position || saw(key));
+    let ignored = masked.seeing(|saw, position, key| key <= position || saw(key));
+    let inverted_but_own = masked.seeing(|saw, position, key| !saw(key) || key == position);
     let mut forms = vec![
-        one(&MASK_OMITTED, vec![], masked.change(HIDDEN, |_, _, _| true)),
+        one(&MASK_OMITTED, vec![], masked.seeing(|_, _, _| true)),
         of_window(vec![("window", json!("ignored"))], ignored),
-        one(&MASK_INVERTED, vec![], masked.change(HIDDEN, |saw, _, key| !saw(key))),
-        one(
-            &MASK_INVERTED,
-            vec![("kind", json!("token-seen"))],
-            masked.change(HIDDEN, |saw, position, key| !saw(key) || key == position),
-        ),
+        one(&MASK_INVERTED, vec![], masked.seeing(|saw, _, key| !saw(key))),
+        one(&MASK_INVERTED, vec![("kind", json!("token-seen"))], inverted_but_own),
     ];
     for by in 1..=MOST_AHEAD {
         let kinds = |kind: &str| {
             let by = (by > 1).then(|| ("by", json!(by)));
             [("kind", json!(kind))].into_iter().chain(by).collect::<Vec<_>>()
         };
-        let future = masked.change(HIDDEN, move |saw, _, key| (key - by..=key).any(|key| saw(key.max(0))));
-        let past = masked.change(HIDDEN, move |saw, position, key| saw(key) && key <= position - by);
+        let future = masked.seeing(move |saw, _, key| (key - by..=key).any(|key| saw(key.max(0))));
+        let past = masked.seeing(move |saw, position, key| saw(key) && key <= position - by);
         // Of a query that would see none the first is left.
         let all_but = move |position: i64, key: i64| key <= position - by || key == 0;
-        let past_but_first = masked.change(HIDDEN, move |saw, position, key| saw(key) && all_but(position, key));
+        let past_but_first = masked.seeing(move |saw, position, key| saw(key) && all_but(position, key));
         forms.push(one(&MASK_SHIFTED, kinds("future"), future));
         if by <= MOST_SHIFTS {
             forms.push(one(&MASK_SHIFTED, kinds("past"), past));
@@ -305,14 +312,13 @@ fn of_mask(context: &Context<'_>, op: usize) -> Vec<Form> {
     forms.push(one(&MASK_SHIFTED, vec![("kind", json!("top-left"))], masked.top_left()));
     for fill in [0.0, -1.0, -10.0, -100.0, -1e3, -1e4] {
         let params = |how: &str| vec![("fill", json!(fill)), ("how", json!(how))];
-        forms.push(one(&MASK_FILL, params("replaced"), masked.change(fill, |saw, _, key| saw(key))));
+        forms.push(one(&MASK_FILL, params("replaced"), masked.filled(fill)));
         forms.push(one(&MASK_FILL, params("added"), masked.added(fill)));
     }
     let owned = masked.clone();
     forms.push(Form::any(&MASK_FILL, "fill", -10.0, At::Op(op), move |fill| owned.added(fill)));
     let owned = masked.clone();
-    let replaced = move |fill: f64| owned.change(fill, |saw, _, key| saw(key));
-    let replaced = Form::any(&MASK_FILL, "fill", -10.0, At::Op(op), replaced);
+    let replaced = Form::any(&MASK_FILL, "fill", -10.0, At::Op(op), move |fill| owned.filled(fill));
     forms.push(replaced.saying(vec![("how", json!("replaced"))]));
     // What is added is more than a mask.
     let table = context.table(op, &masked.views[1]);
@@ -321,7 +327,7 @@ fn of_mask(context: &Context<'_>, op: usize) -> Vec<Form> {
         forms.push(one(&POSITION_BIAS, vec![("factor", json!(0.0))], masked.scaled(0.0)));
         forms.push(Form::any(&POSITION_BIAS, "factor", 1.0, At::Op(op), move |factor| masked.scaled(factor)));
     }
-    forms
+    Some(forms)
 }
 
 /// Windows of each length: how many keys a query sees up to itself, or each way where it sees what follows it.
@@ -332,7 +338,7 @@ fn windows(
 ) -> Vec<(Params, Change)> {
     let keys = masked.views[0].shape.last().copied().unwrap_or(0).min(MOST_WINDOWS) as i64;
     let form = |window: i64| {
-        let change = masked.change(HIDDEN, move |saw, position, key| match key <= position {
+        let change = masked.seeing(move |saw, position, key| match key <= position {
             true => key > position - window,
             false => sees_next(saw, position) && key < position + window,
         });
@@ -350,8 +356,8 @@ const MOST_AHEAD: i64 = 8;
 /// What hides a score: all that a query sees being hidden, it sees all alike.
 const HIDDEN: f64 = -1e38;
 
-fn of_softmax(context: &Context<'_>, op: usize) -> Vec<Form> {
-    let Some(x) = context.tensor(op, 0).filter(|_| context.is_attention_softmax(op)) else { return Vec::new() };
+fn of_softmax(context: &Context<'_>, op: usize) -> Option<Vec<Form>> {
+    let x = context.tensor(op, 0).filter(|_| context.is_attention_softmax(op))?;
     let base = computed(&[x], |x| softmax(&x[0].mapv(|x| x * std::f64::consts::LN_2)));
     let mut forms = vec![Form::one(&SOFTMAX_BASE, vec![], op, base)];
     let rank = x.shape.len();
@@ -378,7 +384,7 @@ fn of_softmax(context: &Context<'_>, op: usize) -> Vec<Form> {
     forms.push(Form::one(&SINK_OMITTED, vec![("kind", json!("extra zero"))], op, extra));
     forms.push(after_softmax(context, op, x));
     // Where the reference needs no mask, and nothing stands beside the keys.
-    let is_sink = |at: usize| !of_sinks(context, at).is_empty();
+    let is_sink = |at: usize| of_sinks(context, at).is_some();
     let has_sinks = context.comes_from(op, NEAR, is_sink, &["matmul", "bmm", "baddbmm"]);
     if !has_sinks && !context.ops().any(|at| Masked::of(context, at).is_some()) {
         let unmasked = Masked { views: vec![x.clone(); 2], sees: |_| true, bias: |_| 0.0, then: |x| softmax(&x) };
@@ -389,11 +395,11 @@ fn of_softmax(context: &Context<'_>, op: usize) -> Vec<Form> {
         let windows = windows(&unmasked, looks_ahead, |_, _| true);
         forms.extend(windows.into_iter().map(|(params, change)| Form::one(&WINDOW_SIZE, params, op, change)));
         for by in 1..=MOST_SHIFTS {
-            let change = unmasked.change(HIDDEN, move |_, position, key| key <= position - by || key == 0);
+            let change = unmasked.seeing(move |_, position, key| key <= position - by || key == 0);
             forms.push(Form::one(&MASK_SHIFTED, vec![("kind", json!("past")), ("by", json!(by))], op, change));
         }
     }
-    forms
+    Some(forms)
 }
 
 /// Probabilities of all keys, of which those that the mask hides are set to nothing.
@@ -456,7 +462,7 @@ pub(super) fn of_few_bits(context: &Context<'_>, op: usize) -> Vec<Form> {
         return Vec::new();
     }
     let name = context.op(op).name.clone();
-    let tokens = context.program.steps().get(context.step_of(op)).map_or(0, |step| step.tokens);
+    let tokens = context.tokens(op);
     let form = |word: String, of_past: bool, round: Round| {
         let name = name.clone();
         let change = computed(&[a, b], move |x| {
@@ -467,9 +473,7 @@ pub(super) fn of_few_bits(context: &Context<'_>, op: usize) -> Vec<Form> {
                 rows.swap_axes(rank.checked_sub(2)?, rank - 1);
             }
             let (count, shape) = (*rows.shape().get(rank.checked_sub(2)?)?, rows.shape().to_vec());
-            let width = *shape.last()?;
-            let flat = rows.as_standard_layout().into_owned();
-            let mut flat = flat.into_shape_with_order((x[1].len().checked_div(width)?, width)).ok()?;
+            let mut flat = in_rows(&rows)?;
             let own = flat.clone();
             round(&mut flat);
             let past = count.checked_sub(tokens).filter(|past| !of_past || *past > 0)?;
@@ -489,8 +493,8 @@ pub(super) fn of_few_bits(context: &Context<'_>, op: usize) -> Vec<Form> {
         Form::one(&PRECISION, params, op, change)
     };
     let mut rounds: Vec<(String, Round)> = vec![
-        ("f16".into(), Arc::new(|x| x.mapv_inplace(|x| f16::from_f64(x).to_f64()))),
-        ("bf16".into(), Arc::new(|x| x.mapv_inplace(|x| bf16::from_f64(x).to_f64()))),
+        ("f16".into(), Arc::new(|x| x.mapv_inplace(in_f16))),
+        ("bf16".into(), Arc::new(|x| x.mapv_inplace(in_bf16))),
         ("f8 e4m3".into(), Arc::new(|x| x.mapv_inplace(|x| F8::E4m3.saturated(x)))),
         ("f8 e5m2".into(), Arc::new(|x| x.mapv_inplace(|x| F8::E5m2.saturated(x)))),
     ];
@@ -506,148 +510,124 @@ pub(super) fn of_few_bits(context: &Context<'_>, op: usize) -> Vec<Form> {
 }
 
 /// Keys or values behind those of the steps before.
-fn of_cache(context: &Context<'_>, op: usize) -> Vec<Form> {
-    let Some(Operand::List(parts)) = context.op(op).operands.first() else { return Vec::new() };
-    let [Operand::View(past), Operand::View(new)] = &parts[..] else { return Vec::new() };
+fn of_cache(context: &Context<'_>, op: usize) -> Option<Vec<Form>> {
+    let [past, new] = context.joined(op)?;
     let rank = past.shape.len();
     let before =
         |view: &View| context.maker(op, view).is_some_and(|maker| context.step_of(maker) < context.step_of(op));
-    if rank < 3 || !before(past) || before(new) || !context.is_activation(new) {
-        return Vec::new();
-    }
-    let Some(axis) =
-        (0..rank).find(|&axis| context.out(op).is_some_and(|out| out.shape.get(axis) != past.shape.get(axis)))
-    else {
-        return Vec::new();
-    };
+    (rank >= 3 && before(past) && !before(new) && context.is_activation(new)).then_some(())?;
+    let out = context.out(op)?;
+    let axis = (0..rank).find(|&axis| out.shape.get(axis) != past.shape.get(axis))?;
     let along = Axis(axis);
-    type Kept = fn(&[ArrayD<f64>], Axis) -> Option<ArrayD<f64>>;
-    let kinds: [(&'static Mistake, &str, Kept); 4] = [
-        (&KV_CACHE_STALE, "decoded never written", |x, axis| joined(axis, &x[0], &ArrayD::zeros(x[1].raw_dim()))),
-        (&KV_CACHE_SHIFT, "early", |x, axis| {
-            let kept = x[0].len_of(axis).checked_sub(x[1].len_of(axis))?;
-            let first = joined(axis, &x[0].slice_axis(axis, (..kept).into()).to_owned(), &x[1])?;
-            joined(axis, &first, &ArrayD::zeros(x[1].raw_dim()))
-        }),
-        (&KV_CACHE_SHIFT, "newest first", |x, axis| joined(axis, &x[1], &x[0])),
-        (&KV_CACHE_SHIFT, "prompt late", |x, axis| {
-            let kept = x[0].len_of(axis).checked_sub(1)?;
-            let first = x[0].slice_axis(axis, (..1).into()).to_owned();
-            let moved = joined(axis, &first, &x[0].slice_axis(axis, (..kept).into()).to_owned())?;
-            joined(axis, &moved, &x[1])
-        }),
-    ];
-    let form = |(mistake, kind, keep): (&'static Mistake, &str, Kept)| {
-        Form::one(mistake, vec![("kind", json!(kind))], op, computed(&[past, new], move |x| keep(x, along)))
+    let before = context.start(context.onset);
+    // In the steps from the onset on alone a cache is looked at as each step wrote it.
+    let (own, written) = (vec![past, new], written_so_far(context, op));
+    let is_begun = context.step_of(op) >= context.onset;
+    let kinds = CACHES.into_iter().filter(|(.., begins_later, _)| is_begun || !begins_later);
+    let form = |(mistake, kind, begins_later, slots): (&'static Mistake, &str, bool, Slots)| {
+        let change = computed(if begins_later { &written } else { &own }, move |x| {
+            let all = ndarray::concatenate(along, &x.iter().map(|x| x.view()).collect::<Vec<_>>()).ok()?;
+            let rows = all.len_of(along);
+            let past = rows - x.last()?.len_of(along);
+            let is_there = !begins_later || before <= past && past < rows;
+            let held = in_order(&all, along, &is_there.then(|| slots([before, past, rows]))??);
+            (!begins_later || held != all).then_some(held)
+        });
+        let steps = if begins_later { context.onset as u32..u32::MAX } else { 0..u32::MAX };
+        Form { steps, ..Form::one(mistake, vec![("kind", json!(kind))], op, change) }
     };
-    let mut forms: Vec<Form> = kinds.into_iter().map(form).collect();
-    // Of a cache that is right but for the step that reads it: its slots by the rows that they hold, or `None` where none was written. The rows are those
-    // before the mistake began, those of earlier steps, and all.
-    let own_step = context.step_of(op);
-    if own_step >= context.onset {
-        type Slots = fn([usize; 3]) -> Vec<Option<usize>>;
-        let kinds: [(&'static Mistake, &str, Slots); 4] = [
-            (&KV_CACHE_STALE, "last-one's", |[_, past, all]| {
-                (0..all).map(|row| if row < past { Some(row) } else { row.checked_sub(all - past) }).collect()
-            }),
-            (&KV_CACHE_STALE, "newest missing", |[_, past, all]| {
-                (0..all).map(|row| (row < past).then_some(row)).collect()
-            }),
-            (&KV_CACHE_STALE, "earlier decoded missing", |[before, past, all]| {
-                (0..all).map(|row| (row < before || row >= past).then_some(row)).collect()
-            }),
-            (&KV_CACHE_SHIFT, "late", |[before, _, all]| {
-                (0..before).map(Some).chain([None]).chain((before..all - 1).map(Some)).collect()
-            }),
-        ];
-        let before: usize = context.program.steps()[..context.onset].iter().map(|step| step.tokens).sum();
-        let written = written_so_far(context, op);
-        for (mistake, kind, slots) in kinds {
-            let change = computed(&written, move |x| {
-                let all = ndarray::concatenate(along, &x.iter().map(|x| x.view()).collect::<Vec<_>>()).ok()?;
-                let rows = all.len_of(along);
-                let past = rows - x.last()?.len_of(along);
-                let slots = (before <= past && past < rows).then(|| slots([before, past, rows]))?;
-                let mut held = all.select(along, &slots.iter().map(|row| row.unwrap_or(0)).collect::<Vec<_>>());
-                for (slot, _) in slots.iter().enumerate().filter(|(_, row)| row.is_none()) {
-                    held.index_axis_mut(along, slot).fill(0.0);
-                }
-                (held != all).then_some(held)
-            });
-            let steps = context.onset as u32..u32::MAX;
-            forms.push(Form { steps, ..Form::one(mistake, vec![("kind", json!(kind))], op, change) });
-        }
-    }
-    forms
+    Some(kinds.map(form).collect())
+}
+
+/// The slots of a cache by the rows that they hold, or `None` where none was written. Told how many rows there are before the mistake began, of earlier steps,
+/// and in all; nothing where it cannot be made of so many.
+type Slots = fn([usize; 3]) -> Option<Vec<Option<usize>>>;
+
+/// Mistakes of a cache: each with its kind, whether it is one of a cache that is right but for the step that reads it, and the slots.
+const CACHES: [(&Mistake, &str, bool, Slots); 8] = [
+    (&KV_CACHE_STALE, "decoded never written", false, |[_, past, all]| Some(rows_where(all, |row| row < past))),
+    (&KV_CACHE_SHIFT, "early", false, |[_, past, all]| {
+        let kept = past.checked_sub(all - past)?;
+        Some((0..kept).chain(past..all).map(Some).chain((past..all).map(|_| None)).collect())
+    }),
+    (&KV_CACHE_SHIFT, "newest first", false, |[_, past, all]| Some((past..all).chain(0..past).map(Some).collect())),
+    (&KV_CACHE_SHIFT, "prompt late", false, |[_, past, all]| {
+        Some([0].into_iter().chain(0..past.checked_sub(1)?).chain(past..all).map(Some).collect())
+    }),
+    (&KV_CACHE_STALE, "last-one's", true, |[_, past, all]| {
+        Some((0..all).map(|row| if row < past { Some(row) } else { row.checked_sub(all - past) }).collect())
+    }),
+    (&KV_CACHE_STALE, "newest missing", true, |[_, past, all]| Some(rows_where(all, |row| row < past))),
+    (&KV_CACHE_STALE, "earlier decoded missing", true, |[before, past, all]| {
+        Some(rows_where(all, |row| row < before || row >= past))
+    }),
+    (&KV_CACHE_SHIFT, "late", true, |[before, _, all]| {
+        Some((0..before).map(Some).chain([None]).chain((before..all - 1).map(Some)).collect())
+    }),
+];
+
+/// Slots that hold their own row where `is_written` holds, and none elsewhere.
+fn rows_where(all: usize, is_written: impl Fn(usize) -> bool) -> Vec<Option<usize>> {
+    (0..all).map(|row| is_written(row).then_some(row)).collect()
 }
 
 /// What stands in the cache behind a step, as each step wrote it: what an earlier one reads otherwise is not what it wrote.
 fn written_so_far<'c>(context: &'c Context<'_>, op: usize) -> Vec<&'c View> {
-    let Some(Operand::List(parts)) = context.op(op).operands.first() else { return Vec::new() };
-    let of_part = |part: &'c Operand| -> Vec<&'c View> {
-        let Operand::View(view) = part else { return Vec::new() };
+    let of_part = |view: &'c View| -> Vec<&'c View> {
         let maker = context.maker(op, view).filter(|&at| context.base(at) == "cat" && context.has(at));
         let is_whole = |at: &usize| context.out(*at) == Some(view) && context.step_of(*at) > 0;
         maker.filter(is_whole).map_or_else(|| vec![view], |at| written_so_far(context, at))
     };
-    parts.iter().flat_map(of_part).collect()
-}
-
-fn joined(axis: Axis, a: &ArrayD<f64>, b: &ArrayD<f64>) -> Option<ArrayD<f64>> {
-    ndarray::concatenate(axis, &[a.view(), b.view()]).ok()
+    context.op(op).operands.first().into_iter().flat_map(Operand::views).flat_map(of_part).collect()
 }
 
 /// beta table + alpha q k.
-fn of_product(context: &Context<'_>, op: usize) -> Vec<Form> {
-    if !context.leads_to_probs(op) {
-        return Vec::new();
-    }
+fn of_product(context: &Context<'_>, op: usize) -> Option<Vec<Form>> {
+    context.leads_to_probs(op).then_some(())?;
     let scale = by_keyword(context, op, "alpha", &SCORE_SCALE, |right| vec![1.0, right * right]);
-    scale.into_iter().chain(by_keyword(context, op, "beta", &POSITION_BIAS, |_| vec![0.0])).collect()
+    Some(scale.into_iter().chain(by_keyword(context, op, "beta", &POSITION_BIAS, |_| vec![0.0])).collect())
 }
 
 /// A learned score that every query has beside its keys.
-fn of_sinks(context: &Context<'_>, op: usize) -> Vec<Form> {
-    let Some(Operand::List(parts)) = context.op(op).operands.first() else { return Vec::new() };
-    let [Operand::View(scores), Operand::View(sinks)] = &parts[..] else { return Vec::new() };
+fn of_sinks(context: &Context<'_>, op: usize) -> Option<Vec<Form>> {
+    let [scores, sinks] = context.joined(op)?;
     let from_weight = context.is_weight(sinks) || context.origin(op, sinks).is_none() && !context.is_activation(sinks);
-    if !from_weight || !context.is_activation(scores) || !context.leads_to_probs(op) {
-        return Vec::new();
-    }
+    (from_weight && context.is_activation(scores) && context.leads_to_probs(op)).then_some(())?;
     let change = computed(&[scores, sinks], |x| {
         let last = Axis(x[0].ndim().checked_sub(1)?);
         let none = ArrayD::from_elem(x[1].raw_dim(), f64::NEG_INFINITY);
         ndarray::concatenate(last, &[x[0].view(), none.view()]).ok()
     });
-    vec![Form::one(&SINK_OMITTED, vec![], op, change)]
+    Some(vec![Form::one(&SINK_OMITTED, vec![], op, change)])
 }
 
 /// Key/value heads that several query heads read, as a copy: [.., K, rep, T, d].
-fn of_copies(context: &Context<'_>, op: usize) -> Vec<Form> {
-    let Some(view) = context.tensor(op, 0) else { return Vec::new() };
-    let Some(axis) = view.strides.iter().zip(&view.shape).position(|(stride, extent)| *stride == 0 && *extent > 1)
-    else {
-        return Vec::new();
-    };
-    if axis == 0 || !context.is_activation(view) {
-        return Vec::new();
-    }
-    let shape = context.out(op).map_or_else(Vec::new, |out| out.shape.clone());
-    let (kv_heads, each) = (view.shape[axis - 1], view.shape[axis]);
-    of_heads(op, |map| {
-        let shape = shape.clone();
-        computed(&[view], move |x| {
-            let heads = x[0].index_axis(Axis(axis), 0).into_owned();
-            let read: Vec<usize> = (0..kv_heads * each).map(|head| map(head, kv_heads)).collect();
-            heads.select(Axis(axis - 1), &read).into_shape_with_order(shape.as_slice()).ok()
-        })
-    })
+fn of_copies(context: &Context<'_>, op: usize) -> Option<Vec<Form>> {
+    let view = context.tensor(op, 0)?;
+    let axis = view.strides.iter().zip(&view.shape).position(|(stride, extent)| *stride == 0 && *extent > 1)?;
+    (axis > 0 && context.is_activation(view)).then_some(())?;
+    of_heads(context, op, (view, axis - 1, true), view.shape[axis - 1] * view.shape[axis])
 }
 
-/// Each map of heads, carried out.
-fn of_heads(op: usize, change: impl Fn(HeadMap) -> Change) -> Vec<Form> {
-    let form = |(name, map)| Form::one(&KV_HEAD_MAP, vec![("map", json!(name))], op, change(map));
-    HEAD_MAPS.map(form).to_vec()
+/// Each map of so many heads along an axis of a view, behind which another axis may repeat each of them.
+fn of_heads(
+    context: &Context<'_>,
+    op: usize,
+    (view, axis, is_repeated): (&View, usize, bool),
+    count: usize,
+) -> Option<Vec<Form>> {
+    let shape = context.out(op).map_or_else(Vec::new, |out| out.shape.clone());
+    let form = |(name, map): (&str, HeadMap)| {
+        let shape = shape.clone();
+        let change = computed(&[view], move |x| {
+            let once = if is_repeated { x[0].index_axis(Axis(axis + 1), 0) } else { x[0].view() };
+            let heads = once.len_of(Axis(axis)).max(1);
+            let read: Vec<usize> = (0..count).map(|head| map(head, heads)).collect();
+            once.select(Axis(axis), &read).into_shape_with_order(shape.as_slice()).ok()
+        });
+        Form::one(&KV_HEAD_MAP, vec![("map", json!(name))], op, change)
+    };
+    Some(HEAD_MAPS.map(form).to_vec())
 }
 
 /// Which of so many heads a query head reads.
@@ -660,32 +640,20 @@ const HEAD_MAPS: [(&str, HeadMap); 4] = [
 ];
 
 /// The same by an operation of its own.
-fn of_repeat(context: &Context<'_>, op: usize) -> Vec<Form> {
-    let (Some(view), Some(out)) = (context.tensor(op, 0), context.out(op)) else { return Vec::new() };
-    let Some(axis) = (0..view.shape.len()).find(|&axis| out.shape.get(axis) != view.shape.get(axis)) else {
-        return Vec::new();
-    };
+fn of_repeat(context: &Context<'_>, op: usize) -> Option<Vec<Form>> {
+    let (view, out) = (context.tensor(op, 0)?, context.out(op)?);
+    let axis = (0..view.shape.len()).find(|&axis| out.shape.get(axis) != view.shape.get(axis))?;
     // Tables of a rotation are repeated along their last axis.
-    if !context.is_activation(view) || axis + 1 == view.shape.len() {
-        return Vec::new();
-    }
-    let count = out.shape[axis];
-    of_heads(op, |map| {
-        computed(&[view], move |x| {
-            let heads = x[0].len_of(Axis(axis)).max(1);
-            Some(x[0].select(Axis(axis), &(0..count).map(|head| map(head, heads)).collect::<Vec<_>>()))
-        })
-    })
+    (context.is_activation(view) && axis + 1 < view.shape.len()).then_some(())?;
+    of_heads(context, op, (view, axis, false), out.shape[axis])
 }
 
 /// Heads that are merged: [T,H,d] of what stands as [H,T,d].
-fn of_merge(context: &Context<'_>, op: usize) -> Vec<Form> {
-    let (Some(view), Some(out)) = (context.tensor(op, 0), context.out(op)) else { return Vec::new() };
+fn of_merge(context: &Context<'_>, op: usize) -> Option<Vec<Form>> {
+    let (view, out) = (context.tensor(op, 0)?, context.out(op)?);
     let made = context.origin(op, view).is_some_and(|at| matches!(context.base(at), "matmul" | "bmm"));
     let rank = view.shape.len();
-    if !made || rank < 3 || view.is_contiguous() || !context.is_activation(view) {
-        return Vec::new();
-    }
+    (made && rank >= 3 && !view.is_contiguous() && context.is_activation(view)).then_some(())?;
     let form = |params, axes: [usize; 2]| {
         let shape = out.shape.clone();
         let change = computed(&[view], move |x| {
@@ -695,5 +663,5 @@ fn of_merge(context: &Context<'_>, op: usize) -> Vec<Form> {
         });
         Form::one(&CONTEXT_LAYOUT, params, op, change)
     };
-    vec![form(vec![], [rank - 3, rank - 2]), form(vec![("kind", json!("d-first"))], [rank - 2, rank - 1])]
+    Some(vec![form(vec![], [rank - 3, rank - 2]), form(vec![("kind", json!("d-first"))], [rank - 2, rank - 1])])
 }

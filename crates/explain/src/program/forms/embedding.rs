@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use firstdiff_program::{At, Operand, View};
+use firstdiff_program::{At, Change, Operand, View};
 use ndarray::{ArrayD, Axis, IxDyn};
 use serde_json::json;
 
@@ -11,7 +11,7 @@ use crate::mistakes::embedding::{EMBED_MULTIPLIER, EMBED_SCALE, TOKENS_DIFFER, o
 use crate::mistakes::linear::{WEIGHT_STRIDE, WEIGHT_TRANSPOSED};
 use crate::mistakes::recorded::{POSITION_EMBEDDING_OFFSET, TOKEN_TYPES_DIFFER};
 use crate::mistakes::stored::STORAGE_TYPE;
-use crate::program::change::{computed, numbers, with_number};
+use crate::program::change::{computed, numbers};
 use crate::program::context::Context;
 use crate::program::form::Form;
 use crate::program::forms::stored::read_as;
@@ -20,7 +20,7 @@ pub(super) fn forms(context: &Context<'_>, op: usize) -> Vec<Form> {
     match context.base(op) {
         "embedding" => of_rows(context, op),
         "index" if context.tensor(op, 0).is_some_and(|table| context.is_weight(table)) => of_rows(context, op),
-        "mul" => of_factor(context, op),
+        "mul" => of_factor(context, op).unwrap_or_default(),
         _ => Vec::new(),
     }
 }
@@ -58,10 +58,11 @@ fn of_rows(context: &Context<'_>, op: usize) -> Vec<Form> {
         let kinds = [(1, "ids-one-too-high"), (-1, "ids-one-too-low")];
         let form = |(by, kind): (i64, &str)| Form::one(&TOKENS_DIFFER, vec![("kind", json!(kind))], op, shifted(by));
         let all = of_prompts(context, op, [table, ids]).into_iter().chain(kinds.into_iter().map(form));
-        return all.chain(of_size(context, op)).chain(of_memory(context, op)).collect();
+        let others = [of_size(context, op), of_memory(context, op)];
+        return all.chain(others.into_iter().flatten().flatten()).collect();
     }
     let form = |by: i64| Form::one(&POSITION_EMBEDDING_OFFSET, vec![("offset", json!(by))], op, shifted(by));
-    let start: usize = context.program.steps().iter().take(context.step_of(op)).map(|step| step.tokens).sum();
+    let start = context.start(context.step_of(op));
     let restarted =
         Form::one(&POSITION_EMBEDDING_OFFSET, vec![("kind", json!("restarts"))], op, shifted(-(start as i64)));
     let mut offsets = vec![-1, 1, -2, 2];
@@ -106,11 +107,9 @@ fn looked_up(context: &Context<'_>, op: usize, operands: [&View; 2]) -> Option<i
 const LOOKED_UP: usize = 16;
 
 /// The table's memory read otherwise: at another distance of rows, by columns, or as another type of 16 bits.
-fn of_memory(context: &Context<'_>, op: usize) -> Vec<Form> {
-    let (Some(table), Some(ids)) = (context.tensor(op, 0), context.tensor(op, 1)) else { return Vec::new() };
-    if !context.is_weight(table) {
-        return Vec::new();
-    }
+fn of_memory(context: &Context<'_>, op: usize) -> Option<Vec<Form>> {
+    let (table, ids) = (context.tensor(op, 0)?, context.tensor(op, 1)?);
+    context.is_weight(table).then_some(())?;
     type Place = fn(usize, usize, [usize; 2]) -> usize;
     let read = |place: Place, bits: fn(f64) -> f64| {
         computed(&[table, ids], move |x| {
@@ -128,68 +127,48 @@ fn of_memory(context: &Context<'_>, op: usize) -> Vec<Form> {
     let strided = |what: &str, place: Place| {
         Form::one(&WEIGHT_STRIDE, vec![("leading_dimension", json!(what))], op, read(place, as_is))
     };
+    let by_columns = read(|id, column, [rows, _]| column * rows + id, as_is);
     let mut forms = vec![
         strided("in-1", |id, column, [_, width]| id * (width - 1) + column),
         strided("in+1", |id, column, [_, width]| id * (width + 1) + column),
-        Form::one(
-            &WEIGHT_TRANSPOSED,
-            vec![("form", json!("reshape"))],
-            op,
-            read(|id, column, [rows, _]| column * rows + id, as_is),
-        ),
+        Form::one(&WEIGHT_TRANSPOSED, vec![("form", json!("reshape"))], op, by_columns),
     ];
     forms.extend(read_as(|params, bits| {
         Form::one(&STORAGE_TYPE, params, op, read(|id, column, [_, width]| id * width + column, bits))
     }));
-    forms
+    Some(forms)
 }
 
 /// A factor that the reference does not have.
-fn of_size(context: &Context<'_>, op: usize) -> Vec<Form> {
-    let Some(out) = context.out(op) else { return Vec::new() };
-    let (table, ids) = (context.tensor(op, 0).cloned(), context.tensor(op, 1).cloned());
-    let Some((table, ids)) = table.zip(ids) else { return Vec::new() };
+fn of_size(context: &Context<'_>, op: usize) -> Option<Vec<Form>> {
+    let (out, table, ids) = (context.out(op)?, context.tensor(op, 0)?.clone(), context.tensor(op, 1)?.clone());
     // Where the reference has a factor it is another one of that operation.
-    let is_factor = |&at: &usize| context.base(at) == "mul" && context.number(at).is_some();
-    if context.program.readers(op).iter().any(is_factor) {
-        return Vec::new();
-    }
+    let is_scaled = context.is_read_by(op, |at| context.base(at) == "mul" && context.number(at).is_some());
+    (!is_scaled).then_some(())?;
     let times = move |factor: f64| {
         computed(&[&table, &ids], move |x| {
             Some(picked(&x[0], &x[1], x[1].iter().map(|&id| id as i64))?.mapv(|x| factor * x))
         })
     };
-    let root = width(out).sqrt();
-    let scaled = |said: &str, factor: f64| Form::one(&EMBED_SCALE, vec![("factor", json!(said))], op, times(factor));
-    vec![
-        scaled("sqrt(D)", root),
-        scaled("1/sqrt(D)", 1.0 / root),
-        Form::any(&EMBED_MULTIPLIER, "factor", 1.0, At::Op(op), times),
-    ]
+    Some(of_factors(op, width(out), times).to_vec())
 }
 
-fn of_factor(context: &Context<'_>, op: usize) -> Vec<Form> {
-    let Some((place, factor)) = context.number(op).filter(|(_, factor)| *factor != 0.0) else { return Vec::new() };
-    let x = context.tensors(op).into_iter().map(|(_, view)| view).find(|view| context.is_activation(view));
-    let Some(x) = x.filter(|x| context.origin(op, x).is_some_and(|at| context.base(at) == "embedding")) else {
-        return Vec::new();
-    };
-    let record = context.op(op);
-    let number = numbers(record, place);
-    let mut forms = Vec::new();
-    let root = width(x).sqrt();
-    for (said, times) in [("sqrt(D)", root), ("1/sqrt(D)", 1.0 / root)] {
-        let change = with_number(record, place, times * factor);
-        forms.push(Form::one(&EMBED_SCALE, vec![("factor", json!(said))], op, change));
-    }
-    forms.push(Form::one(
-        &EMBED_MULTIPLIER,
-        vec![("factor", json!(1.0 / factor))],
-        op,
-        with_number(record, place, 1.0),
-    ));
-    forms.push(Form::any(&EMBED_MULTIPLIER, "factor", 1.0, At::Op(op), move |times| number(times * factor)));
-    forms
+fn of_factor(context: &Context<'_>, op: usize) -> Option<Vec<Form>> {
+    let (place, factor) = context.number(op).filter(|(_, factor)| *factor != 0.0)?;
+    let is_looked_up = |x: &&View| context.origin(op, x).is_some_and(|at| context.base(at) == "embedding");
+    let x = context.activation(op).filter(is_looked_up)?;
+    let number = numbers(context.op(op), place);
+    let removed = Form::one(&EMBED_MULTIPLIER, vec![("factor", json!(1.0 / factor))], op, number(1.0));
+    let [up, down, any] = of_factors(op, width(x), move |times| number(times * factor));
+    Some(vec![up, down, removed, any])
+}
+
+/// A factor on rows of so many elements: the root of that, one over it, or any.
+fn of_factors(op: usize, width: f64, times: impl Fn(f64) -> Change + Send + Sync + 'static) -> [Form; 3] {
+    let scaled = |said: &str, factor: f64| Form::one(&EMBED_SCALE, vec![("factor", json!(said))], op, times(factor));
+    let root = width.sqrt();
+    let [up, down] = [scaled("sqrt(D)", root), scaled("1/sqrt(D)", 1.0 / root)];
+    [up, down, Form::any(&EMBED_MULTIPLIER, "factor", 1.0, At::Op(op), times)]
 }
 
 fn width(x: &View) -> f64 {

@@ -5,7 +5,7 @@ use ndarray::ArrayD;
 use serde_json::json;
 
 use crate::mistakes::feed_forward::{ACTIVATION, ACTIVATION_CLAMP, GATE_PRODUCT, GATE_UP_SWAPPED, LIMIT};
-use crate::program::change::{Function, computed, function, function_with, kept, plus, times, with_number};
+use crate::program::change::{Function, computed, each, function, function_with, kept, plus, times, with_number};
 use crate::program::context::Context;
 use crate::program::form::Form;
 
@@ -54,9 +54,9 @@ pub(super) fn forms(context: &Context<'_>, op: usize) -> Vec<Form> {
         }
     }
     match context.base(op) {
-        "mul" => forms.extend(of_gate(context, op).into_iter().chain(of_slope(context, op))),
+        "mul" => forms.extend([of_gate(context, op), of_slope(context, op)].into_iter().flatten().flatten()),
         "add" => forms.extend(of_raised(context, op)),
-        "clamp" | "clamp_max" | "clamp_min" => forms.extend(of_limit(context, op)),
+        "clamp" | "clamp_max" | "clamp_min" => forms.extend(of_limit(context, op).unwrap_or_default()),
         _ => {}
     }
     forms
@@ -86,8 +86,7 @@ fn activation<'a>(context: &Context<'a>, op: usize) -> Option<(&'a View, usize)>
             let call = context.call(op);
             let inside = |at: usize| call.contains(&at);
             let entering = |at: usize| {
-                let read =
-                    context.tensors(at).into_iter().map(|(_, view)| view).find(|view| context.is_activation(view))?;
+                let read = context.activation(at)?;
                 context.maker(at, read).is_none_or(|maker| !inside(maker)).then_some(read)
             };
             let last = *call.end();
@@ -102,11 +101,10 @@ fn activation<'a>(context: &Context<'a>, op: usize) -> Option<(&'a View, usize)>
 
 /// Whether what it makes is multiplied with another activation behind at most a few operations on single values.
 fn feeds_product(context: &Context<'_>, op: usize) -> bool {
-    let is_product = |at: usize| {
+    context.is_read_by(op, |at| {
         let tensors = context.tensors(at);
         context.base(at) == "mul" && tensors.len() == 2 && tensors.iter().all(|(_, view)| context.is_activation(view))
-    };
-    context.program.readers(op).iter().any(|&reader| is_product(reader))
+    })
 }
 
 /// up + 1.
@@ -117,27 +115,25 @@ fn of_raised(context: &Context<'_>, op: usize) -> Option<Form> {
 }
 
 /// x sigmoid(a x): another a.
-fn of_slope(context: &Context<'_>, op: usize) -> Vec<Form> {
-    let Some((place, slope)) = context.number(op) else { return Vec::new() };
-    if !context.program.readers(op).iter().any(|&reader| context.base(reader) == "sigmoid") {
-        return Vec::new();
-    }
+fn of_slope(context: &Context<'_>, op: usize) -> Option<Vec<Form>> {
+    let (place, slope) = context.number(op)?;
+    context.is_read_by(op, |reader| context.base(reader) == "sigmoid").then_some(())?;
     let kinds = [("silu", 1.0), ("gelu-quick", 1.702)].into_iter().filter(|(_, other)| *other != slope);
     let form = |(name, other)| {
         let change = with_number(context.op(op), place, other);
         Form::one(&ACTIVATION, vec![(ACTIVATION.params[0].name, json!(name))], op, change)
     };
-    kinds.map(form).collect()
+    Some(kinds.map(form).collect())
 }
 
 /// Values that do not pass a limit.
-fn of_limit(context: &Context<'_>, op: usize) -> Vec<Form> {
+fn of_limit(context: &Context<'_>, op: usize) -> Option<Vec<Form>> {
     let acts = context.call(op).any(|at| matches!(context.base(at), "sigmoid" | "silu" | "gelu" | "relu"));
     let x = context.tensor(op, 0).filter(|x| acts && context.is_activation(x));
-    let Some(x) = x.cloned() else { return Vec::new() };
-    let omitted = Form::one(&ACTIVATION_CLAMP, vec![("kind", json!("not-clamped"))], op, kept(&x));
-    let clamped = move |limit: f64| computed(&[&x], move |x| Some(x[0].mapv(|x| x.max(-limit.abs()).min(limit.abs()))));
-    vec![omitted, Form::any(&ACTIVATION_CLAMP, "limit", 1.0, At::Op(op), clamped)]
+    let x = x?;
+    let omitted = Form::one(&ACTIVATION_CLAMP, vec![("kind", json!("not-clamped"))], op, kept(x));
+    let clamped = each(x, |x, limit| x.max(-limit.abs()).min(limit.abs()));
+    Some(vec![omitted, Form::any(&ACTIVATION_CLAMP, "limit", 1.0, At::Op(op), clamped)])
 }
 
 /// gpt-oss: gate and up are clamped, the gate has an activation of its own, and 1 is added to what it lets through.
@@ -146,11 +142,9 @@ fn as_gpt_oss(x: &[ArrayD<f64>]) -> Option<ArrayD<f64>> {
     times(&gate, &x[1].mapv(|up| up.clamp(-LIMIT, LIMIT) + 1.0))
 }
 
-fn of_gate(context: &Context<'_>, op: usize) -> Vec<Form> {
-    let [(_, a), (_, b)] = context.tensors(op)[..] else { return Vec::new() };
-    if !context.is_activation(a) || !context.is_activation(b) {
-        return Vec::new();
-    }
+fn of_gate(context: &Context<'_>, op: usize) -> Option<Vec<Form>> {
+    let [(_, a), (_, b)] = context.tensors(op)[..] else { return None };
+    (context.is_activation(a) && context.is_activation(b)).then_some(())?;
     let gate = |view: &View| {
         let maker = context.gate(op, view)?;
         let name = kernel(context, maker).unwrap_or_else(|| context.base(maker).to_owned());
@@ -159,26 +153,20 @@ fn of_gate(context: &Context<'_>, op: usize) -> Vec<Form> {
     let (act, up, (name, gate)) = match (gate(a), gate(b)) {
         (Some(found), None) => (a, b, found),
         (None, Some(found)) => (b, a, found),
-        _ => return Vec::new(),
+        _ => return None,
     };
     // One number for each token is a gate of all that a module gives.
-    if !context.is_projected(op, up) || act.shape.last() != up.shape.last() {
-        return Vec::new();
-    }
+    (context.is_projected(op, up) && act.shape.last() == up.shape.last()).then_some(())?;
     let of_up = name.clone();
     let swapped = computed(&[gate, up], move |x| times(&x[0], &acted(&name, &x[1])?));
-    vec![
+    let of = |mistake, kind: &str, change| Form::one(mistake, vec![("kind", json!(kind))], op, change);
+    Some(vec![
         Form::one(&GATE_UP_SWAPPED, vec![], op, swapped),
-        Form::one(&ACTIVATION_CLAMP, vec![("kind", json!("gpt-oss"))], op, computed(&[gate, up], as_gpt_oss)),
-        Form::one(
-            &ACTIVATION_CLAMP,
-            vec![("kind", json!("up-plus-one"))],
-            op,
-            computed(&[act, up], |x| times(&x[0], &x[1].mapv(|up| up + 1.0))),
-        ),
-        Form::one(&GATE_PRODUCT, vec![("kind", json!("added"))], op, computed(&[act, up], |x| plus(&x[0], &x[1]))),
-        Form::one(&GATE_PRODUCT, vec![("kind", json!("ungated"))], op, computed(&[up], move |x| acted(&of_up, &x[0]))),
-        Form::one(&GATE_PRODUCT, vec![("kind", json!("up-not-applied"))], op, kept(act)),
-        Form::one(&GATE_PRODUCT, vec![("kind", json!("gate-not-applied"))], op, kept(up)),
-    ]
+        of(&ACTIVATION_CLAMP, "gpt-oss", computed(&[gate, up], as_gpt_oss)),
+        of(&ACTIVATION_CLAMP, "up-plus-one", computed(&[act, up], |x| times(&x[0], &x[1].mapv(|up| up + 1.0)))),
+        of(&GATE_PRODUCT, "added", computed(&[act, up], |x| plus(&x[0], &x[1]))),
+        of(&GATE_PRODUCT, "ungated", computed(&[up], move |x| acted(&of_up, &x[0]))),
+        of(&GATE_PRODUCT, "up-not-applied", kept(act)),
+        of(&GATE_PRODUCT, "gate-not-applied", kept(up)),
+    ])
 }

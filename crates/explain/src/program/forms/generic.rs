@@ -10,7 +10,7 @@ use crate::mistakes::recorded::{NUMBER_DIFFERS, OPERATION_OMITTED, SIGN_FLIPPED}
 use crate::mistakes::rope::{BASES, ROPE_ATTENTION_FACTOR, ROPE_THETA};
 use crate::mistakes::scores::SCORE_SCALE;
 use crate::program::change::{Compute, computed, function, kept, minus, numbers, plus};
-use crate::program::context::Context;
+use crate::program::context::{Context, number_of};
 use crate::program::form::Form;
 
 pub(super) fn forms(context: &Context<'_>, op: usize) -> Vec<Form> {
@@ -27,12 +27,7 @@ pub(super) fn forms(context: &Context<'_>, op: usize) -> Vec<Form> {
     let mut forms = Vec::new();
     for (key, operand) in &context.op(op).keywords {
         // Whole numbers count something, but for a factor.
-        let is_number = match operand {
-            Operand::Scalar(Scalar::Float(_)) => true,
-            Operand::Scalar(Scalar::Int(_)) => key == "scale",
-            _ => false,
-        };
-        if is_number {
+        if number_of(operand).is_some() && (key == "scale" || !matches!(operand, Operand::Scalar(Scalar::Int(_)))) {
             forms.extend(of_keyword(context, op, key));
         }
     }
@@ -49,7 +44,6 @@ pub(super) fn forms(context: &Context<'_>, op: usize) -> Vec<Form> {
         "add" => Some(|x| minus(&x[0], &x[1])),
         "sub" => Some(|x| plus(&x[0], &x[1])),
         "exp" => Some(|x| Some(x[0].mapv(|x| (-x).exp()))),
-        "sin" | "tanh" | "neg" => None,
         "softplus" => Some(|x| function("softplus", &x[0].mapv(|x| -x))),
         _ => None,
     };

@@ -19,9 +19,10 @@ use crate::mistakes::linear::{
 use crate::mistakes::recorded::EXPERT_ORDER;
 use crate::mistakes::stored::STORAGE_TYPE;
 use crate::mistakes::{Mistake, Params};
-use crate::program::arrays::array;
+use crate::program::arrays::{array, in_rows};
 use crate::program::change::{computed, other_operand, plus, with, with_all};
 use crate::program::context::Context;
+use crate::program::edits::parts::orders;
 use crate::program::form::Form;
 use crate::program::forms::beside::{beside, bias_beside};
 use crate::program::forms::stored::{Bits, read_as};
@@ -68,34 +69,28 @@ impl<'a> Product<'a> {
 }
 
 pub(super) fn forms(context: &Context<'_>, op: usize) -> Vec<Form> {
-    let split = of_split(context, op);
+    let split = of_split(context, op).unwrap_or_default();
     let Some(product) = Product::of(context, op) else { return split };
     let mut forms = [of_bias(context, &product, op), split].concat();
     if context.is_weight(product.weight.1) {
         forms.extend(of_weight(context, &product, op));
     }
-    forms.extend(of_siblings(context, &product, op));
-    forms.extend(of_rows(context, &product, op));
-    forms.extend(of_input(context, &product, op));
+    let others = [of_siblings, of_rows, of_input].map(|of| of(context, &product, op));
+    forms.extend(others.into_iter().flatten().flatten());
     forms
 }
 
 /// Several matrices that are multiplied with one input, read as if their rows stood by group, or in turn.
-fn of_siblings(context: &Context<'_>, product: &Product<'_>, op: usize) -> Vec<Form> {
+fn of_siblings(context: &Context<'_>, product: &Product<'_>, op: usize) -> Option<Vec<Form>> {
     let reads = |at: usize| Product::of(context, at).filter(|other| other.x.1 == product.x.1);
     let step = context.program.steps().get(context.step_of(op)).map_or(0..0, |step| step.ops.clone());
     let all: Vec<(usize, Product<'_>)> = step.filter_map(|at| Some((at, reads(at)?))).collect();
-    let (Some(own), Some(out), Some(matrix)) =
-        (all.iter().position(|(at, _)| *at == op), context.out(op), product.matrix())
-    else {
-        return Vec::new();
-    };
+    let own = all.iter().position(|(at, _)| *at == op)?;
+    let (out, matrix) = (context.out(op)?, product.matrix()?);
     let rows: Vec<usize> = all.iter().map(|(_, other)| other.weight.1.shape.first().copied().unwrap_or(0)).collect();
     let has_bias = |other: &Product<'_>| other.bias.is_some();
     let is_alike = all.iter().all(|(_, other)| has_bias(other) == has_bias(product) && other.record.base() == "linear");
-    if !(2..=MOST_PARTS).contains(&all.len()) || !is_alike {
-        return Vec::new();
-    }
+    (is_alike && (2..=MOST_PARTS).contains(&all.len())).then_some(())?;
     // As many groups as key/value heads have taps, else one of each row.
     let heads = context
         .program
@@ -134,7 +129,7 @@ fn of_siblings(context: &Context<'_>, product: &Product<'_>, op: usize) -> Vec<F
         is_moved.then(|| Form::one(&FUSED_SPLIT, vec![("kind", json!(kind))], op, change))
     };
     let kinds = [("by-group", heads.unwrap_or(0)), ("interleaved", least)];
-    kinds.into_iter().filter_map(form).collect()
+    Some(kinds.into_iter().filter_map(form).collect())
 }
 
 /// Activations, the matrix [out, in] of weights, and the bias, where there is one.
@@ -150,12 +145,10 @@ pub(crate) fn multiplied(context: &Context<'_>, op: usize) -> Option<Multiplied>
 }
 
 /// Another tensor is multiplied, where what is due was not recorded.
-fn of_input(context: &Context<'_>, product: &Product<'_>, op: usize) -> Vec<Form> {
+fn of_input(context: &Context<'_>, product: &Product<'_>, op: usize) -> Option<Vec<Form>> {
     let x = product.x.1;
     let is_recorded = context.slice.known().any(|tap| context.program.taps()[tap].view.buffer == x.buffer);
-    if is_recorded || !context.is_weight(product.weight.1) {
-        return Vec::new();
-    }
+    (!is_recorded && context.is_weight(product.weight.1)).then_some(())?;
     let target = context.held.place(context.slice.target()).tap;
     let form = |(tap, read): (Tap, ArrayD<f64>)| {
         let read = read.into_shape_with_order(x.shape.as_slice()).ok()?;
@@ -166,7 +159,7 @@ fn of_input(context: &Context<'_>, product: &Product<'_>, op: usize) -> Vec<Form
         Some(Form { kin, ..form })
     };
     let recorded = recorded_before(context).into_iter().filter_map(form);
-    recorded.chain(of_inputs_on_the_way(context, product, op)).collect()
+    Some(recorded.chain(of_inputs_on_the_way(context, product, op)).collect())
 }
 
 /// Another tensor of the same layer is multiplied, or what came into the layer, which was not recorded either: one line of code does so in all layers.
@@ -263,11 +256,9 @@ fn transposed(x: &ArrayD<f64>) -> ArrayD<f64> {
 /// x Wᵀ for x of any axes.
 fn product_of(x: &ArrayD<f64>, weight: &ArrayD<f64>) -> Option<ArrayD<f64>> {
     let weight = weight.view().into_dimensionality::<Ix2>().ok()?;
-    let (rows, width) = (weight.nrows(), *x.shape().last()?);
-    let flat = x.as_standard_layout().into_owned().into_shape_with_order((x.len().checked_div(width)?, width)).ok()?;
-    let mut shape = x.shape().to_vec();
-    *shape.last_mut()? = rows;
-    (weight.ncols() == width).then(|| flat.dot(&weight.t()).into_shape_with_order(shape).ok()).flatten()
+    let (flat, mut shape) = (in_rows(x)?, x.shape().to_vec());
+    *shape.last_mut()? = weight.nrows();
+    (weight.ncols() == flat.ncols()).then(|| flat.dot(&weight.t()).into_shape_with_order(shape).ok()).flatten()
 }
 
 fn of_weight(context: &Context<'_>, product: &Product<'_>, op: usize) -> Vec<Form> {
@@ -284,7 +275,7 @@ fn of_weight(context: &Context<'_>, product: &Product<'_>, op: usize) -> Vec<For
             forms.push(Form::one(&WEIGHT_TRANSPOSED, vec![("form", json!("reshape"))], op, instead(turned)));
         }
     }
-    forms.extend(of_distance(context, product, op));
+    forms.extend(of_distance(context, product, op).unwrap_or_default());
     let name = context.weight(weight).unwrap_or_default();
     let experts = name.contains(".experts.");
     for (said, buffer) in beside(context, weight, name) {
@@ -338,20 +329,16 @@ fn of_another(said: &str, experts: bool) -> (&'static Mistake, (&'static str, Va
 }
 
 /// Rows that are read at another distance than they stand, whichever way the product takes its matrix.
-fn of_distance(context: &Context<'_>, product: &Product<'_>, op: usize) -> Vec<Form> {
+fn of_distance(context: &Context<'_>, product: &Product<'_>, op: usize) -> Option<Vec<Form>> {
     let weight = product.weight.1;
-    let &[rows, columns] = &weight.shape[..] else { return Vec::new() };
+    let &[rows, columns] = &weight.shape[..] else { return None };
     let turned =
         View { shape: vec![columns, rows], strides: vec![weight.strides[1], weight.strides[0]], ..weight.clone() };
     let is_turned = !weight.is_contiguous();
     // As it stands in memory, row by row.
     let stored = if is_turned { turned } else { weight.clone() };
-    if !stored.is_contiguous()
-        || stored.shape[1] < 2
-        || !matches!(context.base(op), "linear" | "addmm" | "matmul" | "mm")
-    {
-        return Vec::new();
-    }
+    let is_read_by_rows = matches!(context.base(op), "linear" | "addmm" | "matmul" | "mm");
+    (is_read_by_rows && stored.is_contiguous() && stored.shape[1] >= 2).then_some(())?;
     let form = |(what, by): (&str, isize)| {
         let read = move |stored: &ArrayD<f64>| {
             let (&[rows, columns], flat) = (stored.shape(), stored.as_slice()?) else { return None };
@@ -363,7 +350,7 @@ fn of_distance(context: &Context<'_>, product: &Product<'_>, op: usize) -> Vec<F
         let change = Change::Operands(vec![other_operand((product.weight.0, None), &stored, Arc::new(read))]);
         Form::one(&WEIGHT_STRIDE, vec![("leading_dimension", json!(what))], op, change)
     };
-    [("in-1", -1), ("in+1", 1)].into_iter().map(form).collect()
+    Some([("in-1", -1), ("in+1", 1)].map(form).to_vec())
 }
 
 /// A part of what an operation gives that is a tap of its own.
@@ -403,8 +390,8 @@ fn parts_of<'a>(context: &Context<'a>, op: usize) -> Option<(&'a View, Vec<Part<
 }
 
 /// Rows of several projections in one matrix: taken as if they lay otherwise, or brought into another order and taken as if not.
-fn of_split(context: &Context<'_>, op: usize) -> Vec<Form> {
-    let Some((out, parts)) = parts_of(context, op) else { return Vec::new() };
+fn of_split(context: &Context<'_>, op: usize) -> Option<Vec<Form>> {
+    let (out, parts) = parts_of(context, op)?;
     let width = out.shape.last().copied().unwrap_or(0);
     let is_known = |tap: usize| context.slice.known().any(|known| known == tap);
     let with = |params: Params, columns: &dyn Fn(usize) -> usize| {
@@ -412,8 +399,7 @@ fn of_split(context: &Context<'_>, op: usize) -> Vec<Form> {
             let (shape, columns): (_, Vec<usize>) =
                 (part.shape.to_vec(), part.columns.iter().map(|&at| columns(at)).collect());
             let change = computed(&[out], move |x| {
-                let rows = x[0].clone().into_shape_with_order((x[0].len().checked_div(width)?, width)).ok()?;
-                let picked = rows.select(Axis(1), &columns).as_standard_layout().into_owned();
+                let picked = in_rows(&x[0])?.select(Axis(1), &columns).as_standard_layout().into_owned();
                 picked.into_shape_with_order(shape.as_slice()).ok()
             });
             Edit { at: At::Tap(part.tap), change }
@@ -467,31 +453,22 @@ fn of_split(context: &Context<'_>, op: usize) -> Vec<Form> {
             forms.extend(with(params, &|at| if part.columns.contains(&at) { at - own + first } else { at }));
         }
     }
-    forms
+    Some(forms)
 }
 
 /// Parts of one matrix that are put in every order, and places where one may begin.
 const MOST_PARTS: usize = 3;
 const MOST_PLACES: usize = 64;
 
-/// Every order of so many.
-fn orders(count: usize) -> Vec<Vec<usize>> {
-    let Some(last) = count.checked_sub(1) else { return vec![Vec::new()] };
-    let with_last = |order: Vec<usize>| (0..=order.len()).map(move |at| [&order[..at], &[last], &order[at..]].concat());
-    orders(last).into_iter().flat_map(with_last).collect()
-}
-
 /// Rows of each head in the order of the other rotation.
-fn of_rows(context: &Context<'_>, product: &Product<'_>, op: usize) -> Vec<Form> {
-    let Some(out) = context.out(op) else { return Vec::new() };
+fn of_rows(context: &Context<'_>, product: &Product<'_>, op: usize) -> Option<Vec<Form>> {
+    let out = context.out(op)?;
     let taps = context.program.taps().iter().enumerate();
     let taps = taps.filter(|(_, tap)| tap.op == op && tap.view.buffer == out.buffer);
     // What is turned later, and nothing else, has such an order.
     let taps = taps.filter(|(number, _)| matches!(context.site(*number), Site::Q | Site::K)).map(|(_, tap)| tap);
     let width = taps.filter(|tap| tap.view.shape.len() == 3).filter_map(|tap| tap.view.shape.last().copied()).next();
-    let Some(width) = width.filter(|width| width % 2 == 0 && context.base(op) == "linear") else {
-        return Vec::new();
-    };
+    let width = width.filter(|width| width % 2 == 0 && context.base(op) == "linear")?;
     let views = product.views();
     type From = fn(usize, usize) -> usize;
     let kinds: [(&str, From); 2] = [
@@ -518,7 +495,6 @@ fn of_rows(context: &Context<'_>, product: &Product<'_>, op: usize) -> Vec<Form>
         params.extend(leaves_bias.then(|| ("bias", json!("left"))));
         Form::one(&QK_ROW_ORDER, params, op, change)
     };
-    all.flat_map(|kind| [false, true].into_iter().filter(|left| has_bias || !left).map(move |left| (kind, left)))
-        .map(|(kind, left)| form(kind, left))
-        .collect()
+    let both = all.flat_map(|kind| [false, true].map(|left| (kind, left))).filter(|(_, left)| has_bias || !left);
+    Some(both.map(|(kind, left)| form(kind, left)).collect())
 }

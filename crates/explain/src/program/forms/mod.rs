@@ -80,8 +80,7 @@ fn together(context: &Context<'_>, all: &[Form]) -> Vec<Form> {
     // What is done to all that reads one tensor, to q, k and v, need not be done to what reads another.
     let read = |form: &Form| {
         let op = form.edits.first().filter(|_| form.tune.is_none())?.at.op()?;
-        let view = context.tensors(op).into_iter().map(|(_, view)| view).find(|view| context.is_activation(view))?;
-        Some(view.buffer)
+        Some(context.activation(op)?.buffer)
     };
     // A table that rows are looked up in is read by another line than a matrix, but for what reads the file.
     let looks_up = |form: &Form| {

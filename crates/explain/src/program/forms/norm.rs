@@ -14,8 +14,8 @@ use crate::mistakes::norm::{
 use crate::mistakes::recorded::NORM_NOT_CENTERED;
 use crate::mistakes::stored::STORAGE_TYPE;
 use crate::mistakes::{Mistake, Params};
-use crate::program::change::{computed, kept, minus, numbers, over, plus, times, with, with_all, with_number};
-use crate::program::context::Context;
+use crate::program::change::{computed, kept, minus, numbers, over, plus, times, with, with_all};
+use crate::program::context::{Context, number_of};
 use crate::program::form::Form;
 use crate::program::forms::beside::{beside, bias_beside};
 use crate::program::forms::stored::read_as;
@@ -49,13 +49,12 @@ fn omitted_kind(context: &Context<'_>, op: usize) -> Params {
 /// Another epsilon.
 fn of_eps(record: &Operation, op: usize, place: usize, eps: f64) -> Vec<Form> {
     let others = EPSILONS.into_iter().filter(|other| *other != eps);
-    let form =
-        |other| Form::one(&NORM_EPS, vec![("eps", json!(other))], op, with_number(record, place, other)).due(eps);
+    let number = numbers(record, place);
+    let form = |other| Form::one(&NORM_EPS, vec![("eps", json!(other))], op, number(other)).due(eps);
+    let forms: Vec<Form> = others.map(form).collect();
     // One of 1e-12 matters to no row: any other is looked for from one that does.
-    let any = Form::any(&NORM_EPS, "eps", eps, At::Op(op), numbers(record, place))
-        .due(eps)
-        .beginning_at(eps.max(EPS_MATTERS));
-    others.map(form).chain([any]).collect()
+    let any = Form::any(&NORM_EPS, "eps", eps, At::Op(op), number).due(eps).beginning_at(eps.max(EPS_MATTERS));
+    [forms, vec![any]].concat()
 }
 
 /// Another mean that a norm takes of its squares. A line more is one more mistake, of norms in one operation and in several.
@@ -188,8 +187,7 @@ fn of_root(context: &Context<'_>, op: usize) -> Vec<Form> {
 /// Of \[T,H,d\] or \[H,T,d\] the axis of the heads: those of a position lie together.
 fn heads_axis(context: &Context<'_>, op: usize, view: &View) -> Option<usize> {
     let last = view.shape.len().checked_sub(1)?;
-    let tokens = context.program.steps().get(context.step_of(op))?.tokens;
-    let heads = view.elements().checked_div(tokens * view.shape[last])?;
+    let heads = view.elements().checked_div(context.tokens(op) * view.shape[last])?;
     let are_heads = |&axis: &usize| heads > 1 && view.shape[axis] == heads;
     (0..last).filter(are_heads).min_by_key(|&axis| view.strides[axis])
 }
@@ -232,10 +230,7 @@ impl Parts {
 fn of_kernel(context: &Context<'_>, op: usize, place: usize) -> Vec<Form> {
     let Some(x) = context.tensor(op, 0) else { return Vec::new() };
     let record = &with_its_eps(context.op(op), place);
-    let eps = match record.operands.get(place) {
-        Some(Operand::Scalar(Scalar::Float(eps))) => *eps,
-        _ => DEFAULT_EPS,
-    };
+    let eps = record.operands.get(place).and_then(number_of).unwrap_or(DEFAULT_EPS);
     let centres = place == 4;
     let (gain, bias) = (context.tensor(op, 2), context.tensor(op, 3).filter(|_| centres));
     let views: Vec<View> = [Some(x), gain, bias].into_iter().flatten().cloned().collect();
@@ -330,11 +325,8 @@ pub(super) fn gain_of<'a>(context: &Context<'a>, op: usize) -> Option<&'a View> 
 
 /// A factor for each channel.
 fn of_product(context: &Context<'_>, op: usize) -> Vec<Form> {
-    let [(_, a), (_, b)] = context.tensors(op)[..] else { return Vec::new() };
-    let (gain, x, place) = match (is_gain(context, op, a), is_gain(context, op, b)) {
-        (true, false) => (a, b, 0),
-        (false, true) => (b, a, 1),
-        _ => return Vec::new(),
+    let Some([(place, gain), (_, x)]) = context.one_of_two(op, |view| is_gain(context, op, view)) else {
+        return Vec::new();
     };
     let is_kernel = |at: usize| matches!(context.base(at), "rms_norm" | "layer_norm");
     let normed = context.call(op).any(|at| matches!(context.base(at), "rsqrt" | "sqrt" | "std" | "var"))

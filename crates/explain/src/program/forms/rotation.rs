@@ -6,7 +6,6 @@ use std::sync::Arc;
 use firstdiff_compare::Place;
 use firstdiff_program::{At, Change, Edit, Operand, Scalar, View};
 use firstdiff_trace::Site;
-use half::{bf16, f16};
 use ndarray::{ArrayD, Axis, Slice};
 use serde_json::json;
 
@@ -23,7 +22,7 @@ use crate::program::change::{computed, numbers, other_operand, over, times, with
 use crate::program::context::Context;
 use crate::program::form::Form;
 use crate::program::form::rounded_to;
-use crate::program::forms::turn::{KEPT, Rotation, Turn, base_of, bases_of, is_rotation};
+use crate::program::forms::turn::{KEPT, Rotation, Turn, base_of, bases_of, in_bf16, in_f16, is_rotation};
 use crate::tolerance::search::SAME_STEP;
 
 /// Factors of scalings.
@@ -35,6 +34,29 @@ const FARTHEST: i32 = 8192;
 /// Shares of a head that may be turned, in so many parts.
 const PARTS: usize = 8;
 
+/// Another way to turn: its mistake, the parameter that says which, with its word, and what is done.
+type Turned = (&'static Mistake, &'static str, &'static str, fn(&mut Turn) -> Option<()>);
+
+/// Ways to turn otherwise without a number.
+const TURNED: [Turned; 14] = [
+    (&ROPE_OMITTED, "", "", |turn| turn.set(|turn| turn.times = 0)),
+    (&ROPE_PAIRING, "", "", |turn| turn.set(|turn| turn.halves = !turn.halves)),
+    (&ROPE_DIRECTION, "", "", |turn| turn.set(|turn| turn.sin.mapv_inplace(|sin| -sin))),
+    (&ROPE_TWICE, "", "", |turn| turn.set(|turn| turn.times = 2)),
+    (&ROPE_PRECISION, "tables", "bf16", |turn| turn.map(in_bf16)),
+    (&ROPE_PRECISION, "frequencies", "bf16", |turn| turn.stepping(in_bf16)),
+    (&ROPE_PRECISION, "tables", "f16", |turn| turn.map(in_f16)),
+    (&ROPE_PRECISION, "frequencies", "f16", |turn| turn.stepping(in_f16)),
+    (&ROPE_PRECISION, "angles", "bf16", |turn| turn.by_angles(|position, _, w| in_bf16(position * in_bf16(w)))),
+    // What is written first is read again.
+    (&ALIASING, "kind", "rotated in place", |turn| turn.set(|turn| turn.rereads = true)),
+    (&ROPE_EXPONENT, "", "", |turn| turn.stepping(|w| w.abs().sqrt())),
+    (&ROPE_POSITION, "kind", "decode-zero", Turn::restarted),
+    (&ROPE_POSITION, "kind", "the last for all", Turn::of_the_last),
+    // Of tables that carry a factor.
+    (&ROPE_ATTENTION_FACTOR, "factor", "ignored", Turn::normalised),
+];
+
 pub(super) fn forms(context: &Context<'_>, op: usize) -> Vec<Form> {
     match context.base(op) {
         "arange" => return of_positions(context, op),
@@ -43,40 +65,15 @@ pub(super) fn forms(context: &Context<'_>, op: usize) -> Vec<Form> {
     }
     let Some(rotation) = Rotation::of(context, op) else { return of_part(context, op) };
     let rotation = rotation.stepped(context);
-    let one = |mistake: &'static Mistake, params: Params, turn: fn(&mut Turn) -> Option<()>| {
-        Form::one(mistake, params, op, rotation.change(turn))
-    };
-    let set = |mistake: &'static Mistake, params: Params, turn: fn(&mut Turn)| {
-        let change = rotation.change(move |turned| {
-            turn(turned);
-            Some(())
-        });
-        Form::one(mistake, params, op, change)
-    };
-    let mut forms = vec![
-        set(&ROPE_OMITTED, vec![], |turn| turn.times = 0),
-        set(&ROPE_PAIRING, vec![], |turn| turn.halves = !turn.halves),
-        set(&ROPE_DIRECTION, vec![], |turn| turn.sin.mapv_inplace(|sin| -sin)),
-        set(&ROPE_TWICE, vec![], |turn| turn.times = 2),
-        set(&ROPE_PRECISION, vec![("tables", json!("bf16"))], |turn| turn.map(|x| bf16::from_f64(x).to_f64())),
-        one(&ROPE_PRECISION, vec![("frequencies", json!("bf16"))], |turn| {
-            turn.stepping(|w| bf16::from_f64(w).to_f64())
-        }),
-        set(&ROPE_PRECISION, vec![("tables", json!("f16"))], |turn| turn.map(|x| f16::from_f64(x).to_f64())),
-        one(&ROPE_PRECISION, vec![("frequencies", json!("f16"))], |turn| turn.stepping(|w| f16::from_f64(w).to_f64())),
-        one(&ROPE_PRECISION, vec![("angles", json!("bf16"))], |turn| {
-            let round = |x: f64| bf16::from_f64(x).to_f64();
-            turn.by_angles(|position, _, w| round(position * round(w)))
-        }),
-        // What is written first is read again.
-        set(&ALIASING, vec![("kind", json!("rotated in place"))], |turn| turn.rereads = true),
-        one(&ROPE_EXPONENT, vec![], |turn| turn.stepping(|w| w.abs().sqrt())),
-        one(&ROPE_POSITION, vec![("kind", json!("decode-zero"))], Turn::restarted),
-        one(&ROPE_POSITION, vec![("kind", json!("the last for all"))], Turn::of_the_last),
-    ];
-    if rotation.tables(context).is_some_and(|turn| turn.is_longer()) {
-        forms.push(one(&ROPE_ATTENTION_FACTOR, vec![("factor", json!("ignored"))], Turn::normalised));
-    }
+    let of_tables = |turned: Turned| turned.0 != &ROPE_ATTENTION_FACTOR;
+    let is_longer = rotation.tables(context).is_some_and(|turn| turn.is_longer());
+    let turned = TURNED.into_iter().filter(|turned| is_longer || of_tables(*turned));
+    let mut forms: Vec<Form> = turned
+        .map(|(mistake, name, word, turn)| {
+            let params = (!name.is_empty()).then(|| (name, json!(word))).into_iter().collect();
+            Form::one(mistake, params, op, rotation.change(turn))
+        })
+        .collect();
     for shift in (-SHIFTS..=SHIFTS).filter(|shift| *shift != 0) {
         let change = rotation.change(move |turn| turn.shifted(f64::from(shift)));
         forms.push(Form::one(&ROPE_POSITION, vec![("shift", json!(shift))], op, change));
@@ -95,10 +92,9 @@ pub(super) fn forms(context: &Context<'_>, op: usize) -> Vec<Form> {
     if rotation.tables(context).is_some_and(|turn| !turn.is_at_its_position()) {
         return forms;
     }
-    // Longer tables are those of a scaling: what has no scaling has another base by chance.
-    let is_longer = rotation.tables(context).is_some_and(|turn| turn.is_longer());
     forms.extend(of_shift(context, &rotation));
     let makes_its_base = context.ops().any(|at| context.base(at) == "pow" && turns_by(context, at));
+    // Longer tables are those of a scaling: what has no scaling has another base by chance.
     forms.extend(rotation.of_frequencies(&steps, is_longer, makes_its_base));
     let whole = rotation.views[0].clone();
     forms.extend(rotation.of_parts(&whole, &steps));
@@ -107,12 +103,7 @@ pub(super) fn forms(context: &Context<'_>, op: usize) -> Vec<Form> {
     forms.push(Form::any(&ROPE_SCALING, "factor", 1.0, At::Op(op), move |factor| {
         owned.change(move |turn| turn.stepping(|w| w * factor))
     }));
-    let scaled = move |factor| {
-        rotation.change(move |turn: &mut Turn| {
-            turn.map(|x| factor * x);
-            Some(())
-        })
-    };
+    let scaled = move |factor| rotation.change(move |turn: &mut Turn| turn.map(|x| factor * x));
     forms.push(Form::any(&ROPE_ATTENTION_FACTOR, "factor", 1.0, At::Op(op), scaled));
     forms
 }
@@ -184,9 +175,7 @@ fn turned_as_beside(context: &Context<'_>, tap: usize) -> Option<Change> {
 
 /// Tokens that are decoded at a position that does not go on, or that begins at 0.
 fn of_decoding(context: &Context<'_>, rotation: &Rotation) -> Vec<Form> {
-    let before = context.program.steps().iter().take(context.onset).map(|step| step.tokens);
-    let first: usize = before.sum();
-    let [due, first] = [rotation.start, first].map(|position| position as f64);
+    let [due, first] = [rotation.start, context.start(context.onset)].map(|position| position as f64);
     let all = [("decode-stuck", first - 1.0), ("decode-from-zero", due - first)];
     let others = all.into_iter().filter(|(_, at)| due >= first && *at != due);
     let form = |(kind, at): (&str, f64)| {
@@ -275,8 +264,7 @@ fn of_other_tables(context: &Context<'_>, rotation: &Rotation) -> Vec<Form> {
 /// A rotation of a part of each head, and what is left as it is: another part is turned.
 fn of_part(context: &Context<'_>, op: usize) -> Vec<Form> {
     let whole = || {
-        let Some(Operand::List(parts)) = context.op(op).operands.first() else { return None };
-        let [Operand::View(turned), Operand::View(rest)] = &parts[..] else { return None };
+        let [turned, rest] = context.joined(op)?;
         let rotation = Rotation::of(context, context.origin(op, turned)?)?.stepped(context);
         let x = &rotation.views[0];
         let width = *x.shape.last()?;
@@ -296,23 +284,18 @@ const BASE_DIGITS: i32 = 3;
 /// The positions themselves, where a slice makes its tables of them.
 fn of_positions(context: &Context<'_>, op: usize) -> Vec<Form> {
     let turns = context.ops().any(|at| context.base(at) == "cos" || context.base(at) == "polar");
-    let numbers: Option<Vec<i64>> = context
-        .op(op)
-        .operands
-        .iter()
-        .map(|operand| match operand {
-            Operand::Scalar(Scalar::Int(x)) => Some(*x),
-            _ => None,
-        })
-        .collect();
+    let whole = |operand: &Operand| match operand {
+        Operand::Scalar(Scalar::Int(x)) => Some(*x),
+        _ => None,
+    };
+    let numbers: Option<Vec<i64>> = context.op(op).operands.iter().map(whole).collect();
     let (first, last) = match numbers.as_deref() {
         Some([last]) => (0, *last),
         Some([first, last]) => (*first, *last),
         _ => return Vec::new(),
     };
     // Positions of tokens, and no others that are counted up.
-    let tokens = context.program.steps().get(context.step_of(op)).map_or(0, |step| step.tokens as i64);
-    if !turns || last - first != tokens {
+    if !turns || last - first != context.tokens(op) as i64 {
         return Vec::new();
     }
     // A mask that is made of the same positions stays as it is.
@@ -345,11 +328,11 @@ fn of_positions(context: &Context<'_>, op: usize) -> Vec<Form> {
 pub(super) fn of_base(context: &Context<'_>, op: usize) -> Vec<Form> {
     let is_power = context.base(op) == "pow" && turns_by(context, op);
     let Some((0, base)) = context.number(op).filter(|_| is_power) else { return Vec::new() };
-    let change = numbers(context.op(op), 0);
-    let form = |theta: f64| Form::one(&ROPE_THETA, vec![("theta", json!(theta))], op, change(theta)).due(base);
+    let number = numbers(context.op(op), 0);
+    let form = |theta: f64| Form::one(&ROPE_THETA, vec![("theta", json!(theta))], op, number(theta)).due(base);
     let others = BASES.into_iter().filter(|other| (other - base).abs() > SAME_STEP * base);
     let mut forms: Vec<Form> = others.map(form).collect();
-    forms.push(Form::any(&ROPE_THETA, "theta", 1e5, At::Op(op), numbers(context.op(op), 0)).due(base));
+    forms.push(Form::any(&ROPE_THETA, "theta", 1e5, At::Op(op), number).due(base));
     forms
 }
 
@@ -369,13 +352,11 @@ fn of_factor(context: &Context<'_>, op: usize) -> Vec<Form> {
     if !turns {
         return Vec::new();
     }
-    let said = |kind: &str| vec![("factor", json!(kind))];
-    let change = |number: f64| with_number(context.op(op), place, number);
-    vec![
-        Form::one(&ROPE_ATTENTION_FACTOR, said("ignored"), op, change(1.0)).due(factor),
-        Form::one(&ROPE_ATTENTION_FACTOR, said("twice"), op, change(factor * factor)).due(factor),
-        Form::one(&ROPE_ATTENTION_FACTOR, said("inverse"), op, change(1.0 / factor)).due(factor),
-    ]
+    let form = |(kind, number): (&str, f64)| {
+        let change = with_number(context.op(op), place, number);
+        Form::one(&ROPE_ATTENTION_FACTOR, vec![("factor", json!(kind))], op, change).due(factor)
+    };
+    [("ignored", 1.0), ("twice", factor * factor), ("inverse", 1.0 / factor)].map(form).to_vec()
 }
 
 impl Rotation {

@@ -7,8 +7,8 @@ use serde_json::json;
 
 use crate::mistakes::Mistake;
 use crate::mistakes::scores::{SCORE_SCALE, SCORE_SOFTCAP};
-use crate::program::change::{computed, numbers, with_number};
-use crate::program::context::Context;
+use crate::program::change::{each, numbers, with_number};
+use crate::program::context::{Context, number_of};
 use crate::program::form::Form;
 use crate::tolerance::search::SAME_NUMBER;
 
@@ -37,11 +37,11 @@ pub(super) fn forms(context: &Context<'_>, op: usize) -> Vec<Form> {
     let change = numbers(record, place);
     let any = Form::any(&SCORE_SCALE, "scale", scale, At::Op(op), move |scale| change(number_of(scale)));
     forms.push(any.due(number));
-    let x = context.tensors(op).into_iter().map(|(_, view)| view).find(|view| context.is_activation(view));
+    let x = context.activation(op);
     // Of scores that the reference caps another cap is a number of its own operation.
     let is_capped = || context.leads_to(op, |at| context.base(at) == "tanh" && context.leads_to_probs(at));
-    if let Some(x) = x.filter(|_| is_behind && !is_capped()).cloned() {
-        let capped = move |cap: f64| computed(&[&x], move |x| Some(x[0].mapv(|x| cap * (scale * x / cap).tanh())));
+    if let Some(x) = x.filter(|_| is_behind && !is_capped()) {
+        let capped = each(x, move |x, cap| cap * (scale * x / cap).tanh());
         forms.push(Form::any(&SCORE_SOFTCAP, "cap", 30.0, At::Op(op), capped));
     }
     forms
@@ -78,11 +78,8 @@ pub(super) fn by_keyword(
     others: impl Fn(f64) -> Vec<f64>,
 ) -> Vec<Form> {
     let (record, name, key) = (context.op(op).clone(), mistake.params[0].name, key.to_owned());
-    let right = match record.keywords.iter().find(|(known, _)| *known == key) {
-        Some((_, Operand::Scalar(Scalar::Float(x)))) => *x,
-        Some((_, Operand::Scalar(Scalar::Int(x)))) => *x as f64,
-        _ => 1.0,
-    };
+    let told = record.keywords.iter().find(|(known, _)| *known == key);
+    let right = told.and_then(|(_, operand)| number_of(operand)).unwrap_or(1.0);
     let change = move |value: f64| {
         let mut other = record.clone();
         other.keywords.retain(|(known, _)| *known != key);
@@ -112,8 +109,7 @@ pub(super) fn is_of_products(context: &Context<'_>, op: usize) -> bool {
 /// The number that an activation is multiplied by, or divided, and its place.
 fn scaled_by(context: &Context<'_>, op: usize) -> Option<(usize, f64)> {
     let scales = matches!(context.base(op), "mul" | "div");
-    let of_activation = scales && context.tensors(op).iter().any(|(_, view)| context.is_activation(view));
-    context.number(op).filter(|(_, number)| of_activation && *number != 0.0)
+    context.number(op).filter(|(_, number)| scales && *number != 0.0 && context.activation(op).is_some())
 }
 
 /// Whether it is the scale of the products before them: the one number of q or of k, or the same of both. Where another stands behind them, that is their scale.
@@ -194,5 +190,5 @@ const FAR: usize = 192;
 fn beside_tanh(context: &Context<'_>, op: usize) -> bool {
     let is_tanh = |at: usize| context.base(at) == "tanh";
     let before = context.tensors(op).iter().any(|(_, view)| context.maker(op, view).is_some_and(is_tanh));
-    before || context.program.readers(op).iter().any(|&reader| is_tanh(reader))
+    before || context.is_read_by(op, is_tanh)
 }

@@ -29,7 +29,6 @@ pub(super) fn forms(context: &Context<'_>, op: usize) -> Vec<Form> {
     };
     let (count, block, shared) = (view.elements(), kind.block_len(), Arc::<[u8]>::from(bytes));
     let mut forms: Vec<Form> = misreadings(kind)
-        .into_iter()
         .map(|way| {
             let (bytes, shape) = (Arc::clone(&shared), view.shape.clone());
             let value = move |_: &[Tensor<'_>]| {

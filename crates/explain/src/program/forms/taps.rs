@@ -9,6 +9,7 @@ use firstdiff_trace::{Site, Tap};
 use ndarray::{ArrayD, Axis};
 use serde_json::json;
 
+use super::embedding::picked;
 use super::scale::is_of_products;
 use crate::laws::called_from;
 use crate::mistakes::Mistake;
@@ -20,13 +21,13 @@ use crate::mistakes::recorded::{OPERATION_INPUT, RESULT_SCALED, TOKEN_TYPES_DIFF
 use crate::mistakes::residual::{LAYER_SKIPPED, RESIDUAL_PARALLEL, RESIDUAL_SOURCE};
 use crate::mistakes::scores::{SCORE_SCALE, SCORE_SOFTCAP};
 use crate::program::arrays::{array, floats};
-use crate::program::change::{computed, function, kept, softmax};
+use crate::program::change::{computed, each, function, kept, softmax};
 use crate::program::context::Context;
 use crate::program::form::Form;
 use crate::program::forms::turn::is_rotation;
 
 pub(super) fn forms(context: &Context<'_>) -> Vec<Form> {
-    let mut forms = of_tokens(context);
+    let mut forms = Vec::from_iter(of_tokens(context));
     let ends = ends(context);
     for tap in context.slice.known() {
         forms.extend(of_heads(context, tap));
@@ -316,14 +317,9 @@ fn of_result(context: &Context<'_>) -> Vec<Form> {
     if !context.is_float(&view) {
         return Vec::new();
     }
-    let owned = view.clone();
-    let changed =
-        move |f: fn(f64, f64) -> f64, number: f64| computed(&[&owned], move |x| Some(x[0].mapv(|x| f(x, number))));
     let any = |mistake: &'static Mistake, name: &'static str, right: f64, f: fn(f64, f64) -> f64| {
-        let changed = changed.clone();
-        Form::any(mistake, name, right, At::Tap(target), move |number| changed(f, number))
+        Form::any(mistake, name, right, At::Tap(target), each(&view, f))
     };
-    let times: fn(f64, f64) -> f64 = |x, number| x * number;
     let capped: fn(f64, f64) -> f64 = |x, cap| cap * (x / cap).tanh();
     let mut forms = Vec::new();
     // What nothing reads is handed out.
@@ -337,10 +333,10 @@ fn of_result(context: &Context<'_>) -> Vec<Form> {
     match site {
         Site::Logits => {
             forms.push(any(&LOGIT_SOFTCAP, "cap", 30.0, capped));
-            forms.push(any(&LOGIT_SCALE, "factor", 1.0, times));
+            forms.push(any(&LOGIT_SCALE, "factor", 1.0, |x, factor| x * factor));
         }
         Site::Qk | Site::Scores => {
-            forms.push(Form::read(&SOFTMAX_BASE, vec![], target, changed(times, std::f64::consts::LN_2)));
+            forms.push(Form::read(&SOFTMAX_BASE, vec![], target, each(&view, |x, by| x * by)(std::f64::consts::LN_2)));
             forms.push(any(&SCORE_SOFTCAP, "cap", 30.0, capped));
         }
         _ => {}
@@ -365,7 +361,7 @@ fn of_unscaled(context: &Context<'_>) -> Option<Form> {
     let qk = (0..taps.len()).filter(|&tap| tap != target && context.site(tap) == Site::Qk);
     let views: Vec<(usize, View)> = qk.filter(|&tap| is_read(tap)).map(|tap| (tap, taps[tap].view.clone())).collect();
     let scaled = move |scale: f64| {
-        let change = |view: &View| computed(&[view], move |x| Some(x[0].mapv(|x| scale * x)));
+        let change = |view: &View| each(view, |x, scale| scale * x)(scale);
         views.iter().map(|(tap, view)| Edit { at: At::Tap(*tap), change: change(view) }).collect()
     };
     (!context.ops().any(is_scale)).then(|| Form::any_of(&SCORE_SCALE, "scale", 1.0, scaled))
@@ -374,12 +370,12 @@ fn of_unscaled(context: &Context<'_>) -> Option<Form> {
 /// Any factor on what is due: where nothing that is known of the operation says more.
 pub(super) fn scaled(context: &Context<'_>) -> Vec<Form> {
     let target = context.slice.target();
-    let view = context.program.taps()[target].view.clone();
-    if context.site(target) == Site::Logits || !context.is_float(&view) {
+    let view = &context.program.taps()[target].view;
+    if context.site(target) == Site::Logits || !context.is_float(view) {
         return Vec::new();
     }
-    let scaled = move |factor: f64| computed(&[&view], move |x| Some(x[0].mapv(|x| factor * x)));
-    let mut forms = vec![Form::any(&RESULT_SCALED, "factor", 1.0, At::Tap(target), scaled)];
+    let times = each(view, |x, factor| factor * x);
+    let mut forms = vec![Form::any(&RESULT_SCALED, "factor", 1.0, At::Tap(target), times)];
     forms.extend(context.ops().filter_map(|op| of_operand(context, op)));
     forms
 }
@@ -403,26 +399,22 @@ fn of_operand(context: &Context<'_>, op: usize) -> Option<Form> {
 }
 
 /// Rows of the embedding that are those of other tokens.
-fn of_tokens(context: &Context<'_>) -> Vec<Form> {
+fn of_tokens(context: &Context<'_>) -> Option<Form> {
     let is_table = |&op: &usize| {
         let ids = context.tensor(op, 1).map(|ids| ids.buffer);
         let is_fed = |ids| context.program.is_token_input(ids) || context.program.is_type_input(ids);
         context.base(op) == "embedding" && ids.is_some_and(is_fed)
     };
-    let Some(op) = context.ops().find(is_table) else { return Vec::new() };
-    let (Some(table), Some(ids)) = (context.tensor(op, 0), context.tensor(op, 1)) else { return Vec::new() };
+    let op = context.ops().find(is_table)?;
+    let (table, ids) = (context.tensor(op, 0)?, context.tensor(op, 1)?);
     let own = context.own.clone();
-    let instead = move |tensors: &[Tensor<'_>]| {
-        let (rows, fed) = (array(tensors.first()?), array(tensors.get(1)?));
-        let tokens = nearest(&rows, &own)?;
-        (tokens.len() == fed.len()).then_some(())?;
-        let picked = rows.select(Axis(0), &tokens);
-        let shape: Vec<usize> = fed.shape().iter().chain(&rows.shape()[1..]).copied().collect();
-        Some(vec![floats(picked.into_shape_with_order(shape).ok()?)?])
-    };
-    let change = Change::Values(vec![table.clone(), ids.clone()], Arc::new(instead));
+    let change = computed(&[table, ids], move |x| {
+        let tokens = nearest(&x[0], &own)?;
+        (tokens.len() == x[1].len()).then_some(())?;
+        picked(&x[0], &x[1], tokens.into_iter().map(|token| token as i64))
+    });
     let mistake = if context.program.is_type_input(ids.buffer) { &TOKEN_TYPES_DIFFER } else { &TOKENS_DIFFER };
-    vec![Form::one(mistake, vec![], op, change)]
+    Some(Form::one(mistake, vec![], op, change))
 }
 
 /// For each row the nearest row of a table, by direction.

@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use firstdiff_program::{Change, Operand, View};
+use firstdiff_program::{Change, View};
 use half::{bf16, f16};
 use ndarray::{Array2, ArrayD, Axis};
 
 use crate::mistakes::rope::BASES;
+use crate::program::arrays::in_rows;
 use crate::program::change::computed;
 use crate::program::context::Context;
 use crate::program::form::rounded_to;
@@ -33,7 +34,7 @@ impl Rotation {
             "cat" => halves(context, op),
             _ => None,
         }?;
-        let start = context.program.steps().iter().take(context.step_of(op)).map(|step| step.tokens).sum();
+        let start = context.start(context.step_of(op));
         Some(Rotation { op, views, shape: context.out(op)?.shape.clone(), start, steps: None })
     }
 
@@ -121,18 +122,13 @@ fn is_turned(context: &Context<'_>, op: usize, product: &View, turned: &View) ->
 /// An activation that was multiplied with a table.
 fn scaled(context: &Context<'_>, op: usize, view: &View) -> Option<(View, View)> {
     let maker = context.maker(op, view).filter(|&maker| context.base(maker) == "mul")?;
-    let [(_, a), (_, b)] = context.tensors(maker)[..] else { return None };
-    match (context.is_activation(a), context.is_activation(b)) {
-        (true, false) if context.is_table(b) => Some((a.clone(), b.clone())),
-        (false, true) if context.is_table(a) => Some((b.clone(), a.clone())),
-        _ => None,
-    }
+    let [(_, x), (_, table)] = context.one_of_two(maker, |view| context.is_activation(view))?;
+    context.is_table(table).then(|| (x.clone(), table.clone()))
 }
 
 /// [x1 cos - x2 sin, x2 cos + x1 sin].
 fn halves(context: &Context<'_>, op: usize) -> Option<[View; 3]> {
-    let Some(Operand::List(parts)) = context.op(op).operands.first() else { return None };
-    let [Operand::View(first), Operand::View(_)] = &parts[..] else { return None };
+    let [first, _] = context.joined(op)?;
     let first = context.maker(op, first).filter(|&at| context.base(at) == "sub")?;
     let [(_, a), (_, b)] = context.tensors(first)[..] else { return None };
     let ((x1, cos), (x2, sin)) = (scaled(context, first, a)?, scaled(context, first, b)?);
@@ -193,7 +189,7 @@ impl Turn {
             (0..pairs).map(|i| angle_between(of(a, i), of(b, i))).collect()
         });
         let steps = steps.or_else(|| rotation.steps.as_deref().filter(|steps| steps.len() == pairs).cloned());
-        let flat = x.as_standard_layout().into_owned().into_shape_with_order((rows, width)).ok()?;
+        let flat = in_rows(x)?;
         let positions = (0..rows).map(|row| (rotation.start + position(row)) as f64).collect();
         (width % 2 == 0).then_some(Turn { x: flat, cos, sin, halves, times: 1, rereads: false, positions, steps })
     }
@@ -318,9 +314,16 @@ impl Turn {
     }
 
     /// With tables that are a function of the right ones.
-    pub(super) fn map(&mut self, of: impl Fn(f64) -> f64) {
+    pub(super) fn map(&mut self, of: impl Fn(f64) -> f64) -> Option<()> {
         self.cos.mapv_inplace(&of);
         self.sin.mapv_inplace(&of);
+        Some(())
+    }
+
+    /// Otherwise in a way that can always be.
+    pub(super) fn set(&mut self, how: impl Fn(&mut Turn)) -> Option<()> {
+        how(self);
+        Some(())
     }
 
     pub(super) fn restarted(&mut self) -> Option<()> {
@@ -348,8 +351,8 @@ impl Turn {
 
     /// A part of each head turned by these frequencies.
     pub(super) fn of_part(&self, all: &ArrayD<f64>, frequencies: &[f64]) -> Option<ArrayD<f64>> {
-        let (rows, width) = (self.x.nrows(), *all.shape().last()?);
-        let flat = all.as_standard_layout().into_owned().into_shape_with_order((rows, width)).ok()?;
+        let (flat, rows) = (in_rows(all)?, self.x.nrows());
+        let width = flat.ncols();
         let length = self.cos.first()?.hypot(*self.sin.first()?);
         let table = |of: fn(f64) -> f64| {
             let angle = |(row, i): (usize, usize)| length * of(self.positions[row] * frequencies[i]);
@@ -368,7 +371,7 @@ impl Turn {
         let of = |row: usize| self.positions.iter().position(|&at| at == begin + (row / each) as f64);
         let index: Vec<usize> = (0..rows * each).map(of).collect::<Option<_>>()?;
         let pick = |table: &Array2<f64>| table.select(Axis(0), &index);
-        let flat = x.as_standard_layout().into_owned().into_shape_with_order((rows * each, width)).ok()?;
+        let flat = in_rows(x)?;
         let turn =
             Turn { x: flat, cos: pick(&self.cos), sin: pick(&self.sin), positions: vec![], steps: None, ..*self };
         let turned = (2 * self.cos.ncols() <= width).then(|| turn.done()).flatten()?;
@@ -385,7 +388,17 @@ fn angle_between([a, b]: [f64; 2], [c, s]: [f64; 2]) -> f64 {
 pub(super) type Kept = fn(f64) -> f64;
 
 /// A model in 16 bits may keep its frequencies in them too.
-pub(super) const KEPT: [Kept; 3] = [|w| w, |w| bf16::from_f64(w).to_f64(), |w| f16::from_f64(w).to_f64()];
+pub(super) const KEPT: [Kept; 3] = [|w| w, in_bf16, in_f16];
+
+/// A number as bf16 keeps it.
+pub(super) fn in_bf16(x: f64) -> f64 {
+    bf16::from_f64(x).to_f64()
+}
+
+/// A number as f16 keeps it.
+pub(super) fn in_f16(x: f64) -> f64 {
+    f16::from_f64(x).to_f64()
+}
 
 /// The base of which frequencies are the powers base^(-2i/d), times the first of them, and how these are kept.
 pub(super) fn base_of(steps: &[f64]) -> Option<(f64, Kept)> {

@@ -12,7 +12,7 @@ use ndarray::{ArrayD, Axis};
 use crate::program::arrays::{array, floats};
 use crate::program::change::other_operand;
 use crate::program::condition::{Condition, PRODUCTS};
-use crate::program::held::Held;
+use crate::program::held::{Held, rounded_to_type};
 use crate::program::slices::reads_large;
 use crate::program::{Candidate, Recording};
 use crate::replay::Replayed;
@@ -40,7 +40,7 @@ pub(super) fn of_chance(
     };
     let own = |known: usize| held.readable(known);
     let rounded: Vec<(usize, f64)> = slice.known().filter_map(|known| Some((known, unit(known)?))).collect();
-    let keeping = held.keeping(program, slice);
+    let keeping = held.keeping(program, slice, rounded_to_type);
     let off = |seed: u64| {
         let other = |&(known, unit): &(usize, f64)| Some((known, floats(jittered(&array(own(known)?), unit, seed))?));
         let others: HashMap<usize, Tensor<'static>> = rounded.iter().filter_map(other).collect();
@@ -61,7 +61,6 @@ pub(super) fn of_edges(
     held: &Held,
     right: &ArrayD<f64>,
 ) -> f64 {
-    let keeping = held.keeping(program, slice);
     let off = |seed: u64| {
         let edit = |op: usize| {
             let operands = program.ops()[op].operands.iter().enumerate();
@@ -77,8 +76,7 @@ pub(super) fn of_edges(
         };
         let products = slice.ops().filter(|&op| PRODUCTS.contains(&program.ops()[op].base()));
         let edits: Vec<Edit> = products.map(edit).collect();
-        let value = |known: usize| held.readable(known).map(Tensor::view);
-        apart(held, slice, right, array(&slice.evaluate(bench, &value, &[&keeping[..], &edits].concat()).ok()?))
+        apart(held, slice, right, held.made_with_cache((bench, program), slice, &edits)?)
     };
     let chances = if reads_large(program, slice) { 1 } else { CHANCES };
     (1..=chances).filter_map(off).fold(0.0, f64::max)

@@ -9,7 +9,7 @@ use firstdiff_program::{
 use ndarray::ArrayD;
 
 use crate::program::arrays::array;
-use crate::program::held::{Held, Part, moved};
+use crate::program::held::{Held, Part, ReadBack, beside_an_edge, moved, rounded_to_type};
 use crate::program::routing::routing;
 use crate::program::{Candidate, Recording};
 use crate::replay::operation::own_unit;
@@ -51,18 +51,19 @@ impl Due {
         value: &dyn Fn(usize) -> Option<Tensor<'v>>,
     ) -> Result<Due, String> {
         let with = |bench: &Bench<'_>, edits: &[Edit]| slice.evaluate(bench, value, edits).map(|value| array(&value));
-        let keeping = held.keeping(program, slice);
+        let keeping = held.keeping(program, slice, rounded_to_type);
         let exact = with(bench, &keeping).map_err(|error| error.to_string())?;
         let right = rounded.map_or_else(|| Ok(exact.clone()), |bench| with(bench, &keeping));
         let right = right.map_err(|error| error.to_string())?;
-        let moved = (!keeping.is_empty()).then(|| with(bench, &held.keeping_otherwise(program, slice)).ok()).flatten();
+        let otherwise = || with(bench, &held.keeping(program, slice, beside_an_edge)).ok();
+        let moved = (!keeping.is_empty()).then(otherwise).flatten();
         Ok(Due { right, exact, moved, narrow: None, choices: None })
     }
 
     /// The same, with the candidate's own where every key is masked.
     pub(super) fn beside_hidden_rows(mut self, own: &ArrayD<f64>, scores: &ArrayD<f64>) -> Due {
         let all = [&mut self.right, &mut self.exact].into_iter().chain(&mut self.moved).chain(&mut self.narrow);
-        all.for_each(|values| leave_hidden_rows(values, own, scores, |x| x));
+        all.for_each(|values| leave_hidden_rows(values, own, scores));
         self
     }
 
@@ -206,12 +207,10 @@ impl<'a> Lockstep<'a> {
         if !held.is_kept(tap) {
             return Ok(());
         }
-        for evaluator in [&mut self.exact].into_iter().chain(&mut self.rounded).chain(&mut self.narrow) {
-            let read_back = evaluator.value(tap)?.map(|value| held.read_back(&value));
-            read_back.map_or(Ok(()), |value| evaluator.hold(tap, value))?;
-        }
-        if let Some(evaluator) = &mut self.moved {
-            let read_back = evaluator.value(tap)?.map(|value| held.read_back_otherwise(&value));
+        let others = [&mut self.exact].into_iter().chain(&mut self.rounded).chain(&mut self.narrow);
+        let others = others.map(|evaluator| (evaluator, rounded_to_type as ReadBack));
+        for (evaluator, how) in others.chain(self.moved.as_mut().map(|moved| (moved, beside_an_edge as ReadBack))) {
+            let read_back = evaluator.value(tap)?.map(|value| held.read_back(&value, how));
             read_back.map_or(Ok(()), |value| evaluator.hold(tap, value))?;
         }
         Ok(())

@@ -369,6 +369,11 @@ impl<'r> Judge<'r> {
             Operation { noise_before: *before, ..operation(place, name, candidate.profile, is_span, costs) };
         *before = before.max(costs.2.unwrap_or_else(|| distance(site, &due.exact, &due.right)));
         let judged = operation.judged(own, &due.right, &due.exact);
+        // With more room it is judged again.
+        let again = |operation: &Operation<'_>, has_room: bool, judged: Replayed| match has_room {
+            true => operation.judged(own, &due.right, &due.exact),
+            false => judged,
+        };
         // A row or two may be hit less by one chance than by another.
         let few_rows = own.shape().get(site.position_axis()).is_none_or(|&rows| rows < FEW_ROWS);
         let by_chance = match judged.report.status == Status::Diverged && few_rows {
@@ -376,30 +381,21 @@ impl<'r> Judge<'r> {
             false => 0.0,
         };
         let operation = Operation { stored: operation.stored + INPUT_ROOM * by_chance, ..operation };
-        let judged = match by_chance > 0.0 {
-            true => operation.judged(own, &due.right, &due.exact),
-            false => judged,
-        };
+        let judged = again(&operation, by_chance > 0.0, judged);
         // Nothing that is read need be moved for a number in between to fall to the other side of a step.
         let bench = self.rounded.as_mut().filter(|_| coarse && is_span && !judged.report.status.agrees());
         let bench = bench.and_then(|bench| bench.load(slice).ok().map(|()| &*bench));
         let of_edges = bench.map_or(0.0, |bench| of_edges((program, slice), bench, self.held, &due.right));
         let operation = Operation { spread: operation.spread.max(of_edges), ..operation };
         self.costs.insert(place, (costs.0, operation.spread, costs.2));
-        let judged = match of_edges > 0.0 {
-            true => operation.judged(own, &due.right, &due.exact),
-            false => judged,
-        };
+        let judged = again(&operation, of_edges > 0.0, judged);
         // What nearly cancels is held to the size of its terms.
-        let again = judged.report.status == Status::Diverged && !is_span;
-        let value = |tap: usize| self.held.readable(tap).map(Tensor::view);
-        let condition = again.then(|| condition(slice, program.ops(), &self.bench, &value)).flatten();
+        let may_cancel = judged.report.status == Status::Diverged && !is_span;
+        let value = |tap: usize| self.held.value(tap);
+        let condition = may_cancel.then(|| condition(slice, program.ops(), &self.bench, &value)).flatten();
         let times = condition.as_ref().and_then(|condition| condition.times(site));
         let operation = Operation { condition: times.unwrap_or(1.0).max(1.0), ..operation };
-        let judged = match operation.condition > 1.0 {
-            true => operation.judged(own, &due.right, &due.exact),
-            false => judged,
-        };
+        let judged = again(&operation, operation.condition > 1.0, judged);
         let judged = match &condition {
             Some(condition) if it.part.is_none() && judged.is_for(is_of_a_row) => {
                 without_cancelling(condition, &operation, [own, &due.right, &due.exact], judged)
@@ -415,10 +411,7 @@ impl<'r> Judge<'r> {
             _ => 0.0,
         };
         let operation = Operation { stored: operation.stored + REFERENCE_ROOM * of_the_reference, ..operation };
-        let judged = match of_the_reference > 0.0 {
-            true => operation.judged(own, &due.right, &due.exact),
-            false => judged,
-        };
+        let judged = again(&operation, of_the_reference > 0.0, judged);
         (operation, judged)
     }
 
@@ -668,9 +661,7 @@ fn of_the_reference(program: &Program, candidate: &Candidate<'_>, tap: usize, pl
 
 /// What comes out at a tap of the candidate's own values.
 fn computed(bench: &Bench<'_>, program: &Program, tap: usize, held: &Held) -> Option<ArrayD<f64>> {
-    let slice = held.slice(program, tap);
-    let value = |tap: usize| held.readable(tap).map(Tensor::view);
-    slice.evaluate(bench, &value, &[]).ok().map(|value| array(&value))
+    held.made(bench, &held.slice(program, tap), &[])
 }
 
 /// Whether a tap mixes positions of another of which the candidate holds some alone: other values at the rest change it.
@@ -678,10 +669,9 @@ fn mixes(bench: &Bench<'_>, program: &Program, tap: usize, other: usize, held: &
     let slice = held.slice(program, tap);
     let changed = held.with_other_rows(other);
     let made = |changed: Option<&Tensor<'static>>| {
-        let value =
-            |known: usize| changed.filter(|_| known == other).or_else(|| held.readable(known)).map(Tensor::view);
+        let value = |known: usize| changed.filter(|_| known == other).map(Tensor::view).or_else(|| held.value(known));
         let all = slice.evaluate(bench, &value, &[]).ok().map(|value| array(&value))?;
-        Some(held.positions(tap).map(|part| part.rows_of(&all)).unwrap_or(all))
+        Some(held.at_its_positions(tap, all))
     };
     made(None) != made(changed.as_ref())
 }

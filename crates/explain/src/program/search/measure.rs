@@ -9,6 +9,7 @@ use ndarray::{ArrayD, ArrayView1};
 use super::{Search, Target};
 use crate::program::arrays::array;
 use crate::program::form::{Form, rounded_to};
+use crate::program::held::rounded_to_type;
 use crate::program::routing::read_by;
 use crate::replay::operation::is_coarse;
 use crate::replay::right::{distance, hides_others};
@@ -29,8 +30,9 @@ impl<'a> Search<'a> {
 
     /// What the candidate holds of the tap that a slice makes; at positions that it does not hold, what is due.
     pub(crate) fn whole(&self, slice: &Slice<'_>) -> Option<ArrayD<f64>> {
+        let program = self.recording.program;
         match self.held.positions(slice.target()) {
-            Some(part) => Some(part.within(&self.evaluated(&self.exact, slice, &[])?)),
+            Some(part) => Some(part.within(&self.held.made_with_cache((&self.exact, program), slice, &[])?)),
             None => self.held.recorded(slice.target()),
         }
     }
@@ -44,14 +46,8 @@ impl<'a> Search<'a> {
 
     /// The same in another arithmetic, at the positions that the candidate holds.
     pub(crate) fn value_on(&self, bench: &Bench<'_>, slice: &Slice<'_>, edits: &[Edit]) -> Option<ArrayD<f64>> {
-        let all = self.evaluated(bench, slice, edits)?;
-        Some(self.held.positions(slice.target()).map(|part| part.rows_of(&all)).unwrap_or(all))
-    }
-
-    pub(super) fn evaluated(&self, bench: &Bench<'_>, slice: &Slice<'_>, edits: &[Edit]) -> Option<ArrayD<f64>> {
-        let value = |tap: usize| self.held.readable(tap).map(|own| own.view());
-        let edits = [&self.held.keeping(self.recording.program, slice)[..], edits].concat();
-        Some(array(&slice.evaluate(bench, &value, &edits).ok()?))
+        let all = self.held.made_with_cache((bench, self.recording.program), slice, edits)?;
+        Some(self.held.at_its_positions(slice.target(), all))
     }
 
     /// How many different ids a lookup reads otherwise, and of how many rows, where operations reach what a slice makes by such ids alone.
@@ -75,10 +71,8 @@ impl<'a> Search<'a> {
         }
         let lookup = lookups.first().map(|&op| (op, &program.ops()[op].operands[..]));
         let Some((op, [Operand::View(table), Operand::View(ids), ..])) = lookup else { return None };
-        let read = |edits: &[Edit]| {
-            let value = |tap: usize| self.held.readable(tap).map(|own| own.view());
-            read_by((slice, edits), &self.exact, op, ids, &value)
-        };
+        let read =
+            |edits: &[Edit]| read_by((slice, edits), &self.exact, op, &[ids], &|tap| self.held.value(tap))?.pop();
         let (due, own) = (read(&[])?, read(edits)?);
         let pairs: BTreeSet<[u64; 2]> = due
             .iter()
@@ -91,15 +85,16 @@ impl<'a> Search<'a> {
 
     /// All that a slice computes as it is.
     pub(super) fn baseline(&self, slice: &Slice<'_>) -> Option<Baseline<'a>> {
-        slice.baseline(&self.exact, &|tap| self.held.readable(tap).map(|own| own.view())).ok()
+        slice.baseline(&self.exact, &|tap| self.held.value(tap)).ok()
     }
 
     /// The value of a target with some operations carried out otherwise; what they do not touch is computed once.
     pub(super) fn beside_the_baseline(&self, target: &Target<'_>, edits: &[Edit]) -> Option<ArrayD<f64>> {
-        let value = |tap: usize| self.held.readable(tap).map(|own| own.view());
-        let edits = [&self.held.keeping(self.recording.program, target.slice)[..], edits].concat();
+        let value = |tap: usize| self.held.value(tap);
+        let keeping = self.held.keeping(self.recording.program, target.slice, rounded_to_type);
+        let edits = [&keeping[..], edits].concat();
         let all = array(&target.slice.evaluate_beside(&target.baseline, &value, &edits).ok()?);
-        Some(self.held.positions(target.slice.target()).map(|part| part.rows_of(&all)).unwrap_or(all))
+        Some(self.held.at_its_positions(target.slice.target(), all))
     }
 
     /// The arithmetic of a candidate that rounds to few bits.

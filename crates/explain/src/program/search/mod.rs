@@ -41,6 +41,7 @@ use crate::tolerance::search::{
 };
 
 /// A wrong tap, and what was found.
+#[derive(Default)]
 pub(crate) struct Explained {
     pub(crate) tap: usize,
     pub(crate) base: f64,
@@ -65,6 +66,11 @@ pub(crate) struct Explained {
 }
 
 impl Explained {
+    /// What was found by this key.
+    pub(crate) fn by_key(&self, key: &str) -> Option<&Reproduced> {
+        self.reproduced.iter().find(|found| found.key() == key)
+    }
+
     /// How many mistakes were not tried at all, or not in each layer alone, for want of time.
     pub(crate) fn untried_for_want_of_time(&self) -> usize {
         let at_all = self.untried.iter().filter(|_| self.ran_out_of_time);
@@ -88,6 +94,12 @@ pub(crate) struct Reproduced {
 }
 
 impl Reproduced {
+    /// Some forms together, and what they leave; what else they show is not known yet.
+    fn of(form: &Form, others: &[&Form], residual: f64) -> Reproduced {
+        let (form, others) = (form.clone(), others.iter().map(|other| (*other).clone()).collect());
+        Reproduced { form, others, alone: Vec::new(), residual, leaves_rounding: false, evidence: Evidence::default() }
+    }
+
     pub(crate) fn forms(&self) -> impl Iterator<Item = &Form> {
         std::iter::once(&self.form).chain(&self.others)
     }
@@ -108,6 +120,7 @@ impl Reproduced {
         keys.into_iter().collect::<Vec<_>>().join(" and ")
     }
 
+    /// What tells it from others, and where it is made.
     pub(crate) fn key(&self) -> String {
         let keys: BTreeSet<String> = self.forms().map(|form| format!("{} @{}", form.key(), form.class)).collect();
         keys.into_iter().collect::<Vec<_>>().join(" and ")
@@ -248,6 +261,11 @@ impl<'a> Search<'a> {
         }
     }
 
+    /// What stands around the operations of a slice that makes what the candidate has there.
+    pub(crate) fn context<'s>(&'s self, slice: &'s Slice<'s>, own: ArrayD<f64>) -> Context<'s> {
+        Context::new(self.recording.program, self.held, slice, &self.exact, Arc::new(own))
+    }
+
     /// By which positions q and k are turned off alike, where what comes of both is right.
     pub(crate) fn moved_alike(&mut self, moves: &'a Effort) -> Vec<Explained> {
         let (held, places) = (self.held, moved_alike::places(&self.replays.replay));
@@ -291,21 +309,8 @@ impl<'a> Search<'a> {
             return None;
         }
         let size = replayed.report.metrics.and_then(|metrics| metrics.nmse()).filter(|nmse| nmse.is_finite());
-        let mut found = Explained {
-            tap,
-            base: size.unwrap_or(f64::INFINITY),
-            counted: Counted::All,
-            through: replayed.through.clone(),
-            reproduced: Vec::new(),
-            tried: BTreeMap::new(),
-            untried: BTreeSet::new(),
-            ran_out_of_time: false,
-            untried_alone: BTreeSet::new(),
-            forms: 0,
-            nearest: Vec::new(),
-            within_rounding: BTreeSet::new(),
-            supposed: None,
-        };
+        let (base, through) = (size.unwrap_or(f64::INFINITY), replayed.through.clone());
+        let mut found = Explained { tap, base, through, ..Explained::default() };
         // Nothing can be done otherwise that cannot be done.
         if replayed.is_for(Reason::is_of_the_reference) {
             return Some(found);
@@ -345,8 +350,7 @@ impl<'a> Search<'a> {
             threads,
             budget: Budget::of_threads(threads, self.effort.seconds),
         };
-        let context = Context::new(program, held, &slice, &self.exact, Arc::new(self.whole(&slice)?));
-        let context = context.beginning_at(self.onset(place).unwrap_or(1));
+        let context = self.context(&slice, self.whole(&slice)?).beginning_at(self.onset(place).unwrap_or(1));
         let all = forms(&context).into_iter().filter(|form| self.effort.tries(form.mistake));
         let all: Vec<Form> = all.flat_map(|form| [self.in_later_steps(&form, place), Some(form)]).flatten().collect();
         // As the replay says it, where it says a size.
@@ -543,8 +547,7 @@ impl<'a> Search<'a> {
 
     /// What may be done otherwise and nobody lists.
     fn not_listed(&self, target: &Target<'_>) -> Vec<Priced> {
-        let own = Arc::new(target.own.clone());
-        let context = Context::new(self.recording.program, self.held, target.slice, &self.exact, own);
+        let context = self.context(target.slice, target.own.clone());
         edits(&context).into_iter().filter(|edit| self.effort.tries(edit.form.mistake)).collect()
     }
 
@@ -596,10 +599,7 @@ impl<'a> Search<'a> {
     fn noted(&mut self, target: &Target<'_>, form: &Form, residual: f64, found: &mut Explained) {
         let best = found.tried.entry(form.mistake.id).or_insert(residual);
         *best = best.min(residual);
-        let (form, evidence) = (form.clone(), Evidence::default());
-        let (others, alone) = Default::default();
-        let reproduced = Reproduced { form, others, alone, residual, leaves_rounding: false, evidence };
-        self.weigh(target, reproduced, found);
+        self.weigh(target, Reproduced::of(form, &[], residual), found);
     }
 
     /// Notes a form that gives the candidate's numbers, or that came nearest.

@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
-use firstdiff_evidence::Evidence;
 use firstdiff_program::Edit;
 
 use super::{Explained, Left, Reproduced, Search, Target};
@@ -125,19 +124,7 @@ impl<'a> Search<'a> {
     ) -> Option<f64> {
         let (form, others) = forms.split_first()?;
         let before = found.reproduced.len();
-        let (form, others) = ((*form).clone(), others.iter().map(|form| (*form).clone()).collect());
-        self.weigh(
-            target,
-            Reproduced {
-                form,
-                others,
-                alone: Vec::new(),
-                residual,
-                leaves_rounding: false,
-                evidence: Evidence::default(),
-            },
-            found,
-        );
+        self.weigh(target, Reproduced::of(form, others, residual), found);
         if found.reproduced.len() > before {
             // Each must take most of what the others leave.
             let matters = |at: usize| {
@@ -201,7 +188,7 @@ impl<'a> Search<'a> {
     pub(super) fn tuned_pairs(
         &mut self,
         target: &Target<'_>,
-        measured: &[(f64, &Form)],
+        measured: &[Left<'_>],
         tunable: &[&Form],
         found: &mut Explained,
     ) {

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 use std::ops::Range;
-use std::sync::Arc;
 
 use firstdiff_compare::{Place, TapReport};
 use firstdiff_program::{At, Edit, Slice};
@@ -10,7 +9,6 @@ use firstdiff_program::{At, Edit, Slice};
 use super::{Explained, Reproduced, Search, Target};
 use crate::mistakes::BeginsLater;
 use crate::program::arrays::array;
-use crate::program::context::Context;
 use crate::program::form::Form;
 use crate::program::forms::forms;
 use crate::program::slices::reads_large;
@@ -34,8 +32,7 @@ impl<'a> Search<'a> {
                 return false;
             }
             let Some(own) = self.whole(&slice) else { return false };
-            let context =
-                Context::new(program, held, &slice, &self.exact, Arc::new(own)).beginning_at(form.steps.start);
+            let context = self.context(&slice, own).beginning_at(form.steps.start);
             let Some(same) = form.among(&forms(&context)) else { return false };
             let beside = found(tap).into_iter().flat_map(Reproduced::forms).flat_map(|form| form.edits.clone());
             let edits = beside.chain(same.edits).collect::<Vec<_>>();
@@ -129,8 +126,7 @@ impl<'a> Search<'a> {
         others.filter(|&tap| is_right(tap) && !is_before(tap)).all(|tap| {
             let Some(value) = held.get(tap).map(array) else { return true };
             let slice = held.slice(program, tap);
-            let context =
-                Context::new(program, held, &slice, &self.exact, Arc::new(value)).beginning_at(form.steps.start);
+            let context = self.context(&slice, value).beginning_at(form.steps.start);
             let same = form.among(&forms(&context));
             let same = same.map(|same| self.made_in(&same, form.steps.clone()));
             same.is_none_or(|same| self.agrees_with(&slice, &same.edits).unwrap_or(true))
@@ -152,7 +148,7 @@ impl<'a> Search<'a> {
         let tap = (0..program.taps().len()).find(|&tap| is_right && held.place(tap) == prompt);
         tap.and_then(|tap| Some((tap, held.get(tap).map(array)?))).is_some_and(|(tap, value)| {
             let slice = held.slice(program, tap);
-            let context = Context::new(program, held, &slice, &self.exact, Arc::new(value));
+            let context = self.context(&slice, value);
             let same = forms(&context).into_iter().find(|other| other.key() == form.key());
             same.is_some_and(|same| self.agrees_with(&slice, &same.edits) == Some(false))
         })

@@ -52,13 +52,9 @@ pub(crate) fn leave_out(
         for &tap in wrong.iter().chain(&between) {
             let is_taken_back = !between.is_empty() && !is_one_number(held, tap);
             held.close(tap);
-            if let Some(replayed) = replays.of_mut(held.place(tap)) {
-                replayed.is_right_again_at(place, is_taken_back);
-            }
+            replays.is_right_again_at(held.place(tap), place, is_taken_back);
         }
-        if let Some(replayed) = replays.of_mut(place) {
-            *replayed = judged;
-        }
+        replays.put(place, judged);
     }
     for [(scores, of_scores), of_probs] in otherwise {
         held.close(scores);
@@ -68,16 +64,10 @@ pub(crate) fn leave_out(
     for ((tap, reader), is_taken_back) in went_on(shifted, true).chain(went_on(unread, false)) {
         let (reader, is_taken_back) = (held.place(reader), is_taken_back && !is_one_number(held, tap));
         held.close(tap);
-        if let Some(replayed) = replays.of_mut(held.place(tap)) {
-            replayed.is_right_again_at(reader, is_taken_back);
-        }
+        replays.is_right_again_at(held.place(tap), reader, is_taken_back);
     }
     replays.replay.warnings.extend((!unmasked.is_empty()).then(|| UNMASKED.to_owned()));
-    for (tap, judged) in unmasked {
-        if let Some(replayed) = replays.of_mut(held.place(tap)) {
-            *replayed = judged;
-        }
-    }
+    unmasked.into_iter().for_each(|(tap, judged)| replays.put(held.place(tap), judged));
     while leave_out_before_a_right_end(recording, candidate, held, replays, &mut benches)? {}
     Ok(())
 }
@@ -169,9 +159,7 @@ fn leave_out_before_a_right_end<'b>(
             !is_one_number(held, tap) && (gone_on_with.contains_key(&tap) || between.iter().any(is_made_on));
         held.close(tap);
         let end = gone_on_with.get(&tap).copied().flatten().unwrap_or(held.place(end));
-        if let Some(replayed) = replays.of_mut(held.place(tap)) {
-            replayed.is_right_again_at(end, is_taken_back);
-        }
+        replays.is_right_again_at(held.place(tap), end, is_taken_back);
     }
     let mut trial = Trial::new(recording, candidate, held, replays, benches);
     let mut again = Vec::new();
@@ -186,11 +174,7 @@ fn leave_out_before_a_right_end<'b>(
     for &tap in &open {
         again.extend(trial.without(tap, &BTreeSet::new())?.map(|judged| (tap, judged)));
     }
-    for (tap, judged) in again {
-        if let Some(replayed) = replays.of_mut(held.place(tap)) {
-            *replayed = judged;
-        }
-    }
+    again.into_iter().for_each(|(tap, judged)| replays.put(held.place(tap), judged));
     Ok(!open.is_empty())
 }
 

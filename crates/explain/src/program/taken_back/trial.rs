@@ -7,7 +7,6 @@ use firstdiff_program::{Bench, Kind, Program, Slice};
 use firstdiff_trace::Site;
 use ndarray::{ArrayD, ArrayView1};
 
-use crate::program::arrays::array;
 use crate::program::held::Held;
 use crate::program::replays::Replays;
 use crate::program::slices::on_the_way;
@@ -113,9 +112,8 @@ impl<'t, 'b> Trial<'t, 'b> {
         let (held, program) = (self.held, self.recording.program);
         let value = |bench: &mut Bench<'b>| {
             bench.load(slice).ok()?;
-            let value = |known: usize| held.readable(known).map(|own| own.view());
-            let all = array(&slice.evaluate(bench, &value, &held.keeping(program, slice)).ok()?);
-            let value = held.positions(slice.target()).map(|part| part.rows_of(&all)).unwrap_or(all);
+            let all = held.made_with_cache((bench, program), slice, &[])?;
+            let value = held.at_its_positions(slice.target(), all);
             Some(value).filter(|value| value.shape() == shape)
         };
         let (exact, rounded) = self.benches;
