@@ -9,9 +9,8 @@ use firstdiff_trace::{Site, Tap};
 use ndarray::{Array2, ArrayD};
 
 use crate::mistakes::{Mistake, Params};
-use crate::other_weights::OtherWeights;
+use crate::other_weights::{Experts, OtherWeights};
 use crate::paid::{evidence, price};
-use crate::program::mixture::Mixture;
 use crate::replay::Replay;
 use crate::replay::operation::{judged_as, recorded_unit};
 use crate::replay::right::compared;
@@ -256,7 +255,7 @@ struct Asked<'a> {
 }
 
 impl Asked<'_> {
-    fn experts_of(&self) -> Option<&Mixture<'_>> {
+    fn experts_of(&self) -> Option<&dyn Experts> {
         self.of.weights?.experts
     }
 

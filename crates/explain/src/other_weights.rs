@@ -2,10 +2,9 @@
 
 use std::collections::HashSet;
 
+use firstdiff_laws::Inner;
 use firstdiff_trace::Tap;
 use ndarray::Array2;
-
-use crate::program::mixture::Mixture;
 
 /// A weight, and a tap that is made with it.
 pub(crate) struct Known {
@@ -16,6 +15,18 @@ pub(crate) struct Known {
     pub(crate) shape: Vec<usize>,
 }
 
+/// What the experts of places give, where a mixture is wrong.
+pub(crate) trait Experts {
+    /// How many there are.
+    fn count(&self, place: usize) -> usize;
+    /// How many elements an expert has between its up and its down matrix.
+    fn hidden(&self, place: usize) -> Option<usize>;
+    /// What an expert gives for every token, unweighted `[T,D]`.
+    fn part(&self, place: usize, inner: Inner) -> Option<Array2<f64>>;
+    /// The same of other rows than those that the experts of the place read.
+    fn part_of(&self, place: usize, inner: Inner, x: &Array2<f64>) -> Option<Array2<f64>>;
+}
+
 /// Weights beside an operation's own, as its places see them.
 pub(crate) struct OtherWeights<'a> {
     pub(crate) known: &'a [Known],
@@ -23,8 +34,7 @@ pub(crate) struct OtherWeights<'a> {
     pub(crate) values: &'a dyn Fn(usize) -> Option<Vec<f64>>,
     /// The tap of each place that has weights.
     pub(crate) places: Vec<Tap>,
-    /// What the experts of places give, where a mixture is wrong.
-    pub(crate) experts: Option<&'a Mixture<'a>>,
+    pub(crate) experts: Option<&'a dyn Experts>,
 }
 
 impl OtherWeights<'_> {

@@ -14,7 +14,7 @@ use ndarray::{ArrayD, Axis, concatenate};
 use crate::explain::{Effort, Finding, Progress};
 use crate::laws::{Faults, Measured, Wrong, allowed_at, called_from, kind_of};
 use crate::mistakes::{BeginsLater, Mistake};
-use crate::other_weights::{Known, OtherWeights};
+use crate::other_weights::{Experts, Known, OtherWeights};
 use crate::program::arrays::array;
 use crate::program::change::computed;
 use crate::program::forms::embedding::picked;
@@ -212,7 +212,12 @@ fn of_finding(
     let mixture = if kind == Kind::Mixture { mixture(recording, &places, &wrong, &steps) } else { None };
     let values = |at: usize| Some(recording.weights.read(names.get(at)?).ok()?.to_floats().into_owned());
     let places = places.iter().map(|place| place.tap).collect();
-    let weights = OtherWeights { known, values: &values, places, experts: mixture.as_ref() };
+    let weights = OtherWeights {
+        known,
+        values: &values,
+        places,
+        experts: mixture.as_ref().map(|mixture| mixture as &dyn Experts),
+    };
     let (site, profile) = (shown.site(), candidate.profile);
     Faults { kind, site, wrong, tokens, profile, apply: &apply, weights: Some(&weights) }.law()
 }

@@ -8,6 +8,7 @@ use firstdiff_laws::{Inner, Taken};
 use firstdiff_program::{Arithmetic, Bench, Kind, Program, Slice, Tensor, Values};
 use ndarray::{Array2, ArrayD, Axis, concatenate};
 
+use crate::other_weights::Experts;
 use crate::program::Recording;
 use crate::program::arrays::floats;
 
@@ -15,7 +16,7 @@ use crate::program::arrays::floats;
 const MOST_NUMBERS: usize = 1 << 24;
 
 /// The experts of the places where a mixture is wrong.
-pub(crate) struct Mixture<'r> {
+pub(super) struct Mixture<'r> {
     recording: &'r Recording<'r>,
     places: Vec<Place>,
     /// What the experts of each place read, `[T,D]`, and the tap that has it.
@@ -50,9 +51,10 @@ impl<'r> Mixture<'r> {
     fn tap(&self, program: &Program, name: &str) -> Option<usize> {
         program.taps().iter().position(|tap| tap.tap == name && tap.step == 0)
     }
+}
 
-    /// How many experts there are.
-    pub(crate) fn count(&self, place: usize) -> usize {
+impl Experts for Mixture<'_> {
+    fn count(&self, place: usize) -> usize {
         let Some(layer) = self.layer(place) else { return 0 };
         // The router scores all of them, those that no token is sent to included.
         let logits = self.tap(self.recording.program, &format!("layers.{layer}.router_logits"));
@@ -61,8 +63,7 @@ impl<'r> Mixture<'r> {
         if count.saturating_mul(tokens) > MOST_NUMBERS { 0 } else { count }
     }
 
-    /// What an expert gives for every token, unweighted `[T,D]`.
-    pub(crate) fn part(&self, place: usize, inner: Inner) -> Option<Array2<f64>> {
+    fn part(&self, place: usize, inner: Inner) -> Option<Array2<f64>> {
         if let Some(known) = self.parts.borrow().get(&(place, inner)) {
             return known.clone();
         }
@@ -71,19 +72,19 @@ impl<'r> Mixture<'r> {
         made
     }
 
-    /// The same of other rows than those that the experts of the place read.
-    pub(crate) fn part_of(&self, place: usize, inner: Inner, x: &Array2<f64>) -> Option<Array2<f64>> {
+    fn part_of(&self, place: usize, inner: Inner, x: &Array2<f64>) -> Option<Array2<f64>> {
         let due = self.inputs.get(place)?.1.raw_dim();
         self.computed(place, inner, &x.to_shape(due).ok()?.into_owned())
     }
 
-    /// How many elements an expert has between its up and its down matrix.
-    pub(crate) fn hidden(&self, place: usize) -> Option<usize> {
+    fn hidden(&self, place: usize) -> Option<usize> {
         let (layer, (tap, x)) = (self.layer(place)?, self.inputs.get(place)?);
         let read = Known::from([(tap.clone(), x)]);
         self.value(layer, 0, &format!("layers.{layer}.experts.0.ffn_gate"), &read)?.shape().get(1).copied()
     }
+}
 
+impl Mixture<'_> {
     fn computed(&self, place: usize, inner: Inner, x: &ArrayD<f64>) -> Option<Array2<f64>> {
         let (own, (tap, _)) = (self.layer(place)?, self.inputs.get(place)?);
         let layer = u32::try_from(i64::from(own) + i64::from(inner.layer)).ok()?;
