@@ -71,6 +71,7 @@ NEEDS = {
     "browser": (browser, "no Chromium"),
     "wheel": (prepared("suites/test_wheel.py"), "maturin and the packages of scripts/requirements/wheel.txt could not be had"),
     "cc": (compilers, "no C and C++ compiler"),
+    "packed": (prepared("suites/test_packed.py"), "the libraries of scripts/requirements/packed.txt could not be had"),
     "remote": (prepared("suites/test_remote.py"), "the servers of scripts/requirements/remote.txt could not be had"),
 }
 

@@ -85,6 +85,8 @@ SUITES = [
     Suite("ggml-quantised", "programs: llama.cpp's, quantised", "suites/test_ggml_programs.py", f"--quantised --evaluate {EVALUATE}", "llama"),
     Suite("weights-faults", "weights: planted faults against llama.cpp's own conversion", "suites/test_program_weights.py", f"{COMMAND} --faults llama qwen3_moe"),
     Suite("weights-right", "weights: right conversions by llama.cpp", "suites/test_program_weights.py", COMMAND, "mamba2 gpt2"),
+    Suite("packed", "weights: packed checkpoints as their libraries unpack them, and wrongly", "suites/test_packed.py", COMMAND, "int4-groups nf4-nested gptq awq fp8-blocks",
+          needs="packed"),
     Suite("importers", "importers: every form that other programs write, right and wrong", "suites/test_importers.py"),
     Suite("puzzles", "layouts and shards: puzzles of real runs, right and wrong", "suites/test_puzzles.py", "", "", "--names"),
     Suite("layouts", "layouts: replay on every order of axes, right and wrong", "suites/test_layouts.py", "", "--only apart"),

@@ -4,6 +4,7 @@ use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 
 use crate::ggml;
+use crate::packed::{Packing, e4m3, e5m2, e8m0};
 
 /// The element types a weight can be stored in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,6 +17,14 @@ pub enum Storage {
     F16,
     /// bfloat16: the upper half of an f32.
     BF16,
+    /// A float of 8 bits: four of exponent, three of mantissa.
+    E4M3,
+    /// A float of 8 bits: five of exponent, two of mantissa.
+    E5M2,
+    /// A power of two.
+    E8M0,
+    /// A whole number of 8 bits, from 0.
+    U8,
     /// A whole number of 8 bits.
     I8,
     /// A whole number of 16 bits.
@@ -28,6 +37,8 @@ pub enum Storage {
     Block(ggml::Type),
     /// llama2.c's own format: all elements as 8-bit integers, then an f32 scale for each group of this size.
     Groups(usize),
+    /// Codes, with their scales in other tensors.
+    Packed(Packing),
 }
 
 impl Storage {
@@ -38,7 +49,7 @@ impl Storage {
             Storage::Groups(group) if group > 0 && n.is_multiple_of(group) => {
                 (n / group).checked_mul(4)?.checked_add(n)
             }
-            Storage::Groups(_) => None,
+            Storage::Groups(_) | Storage::Packed(_) => None,
             _ if n.is_multiple_of(len) => (n / len).checked_mul(bytes),
             _ => None,
         }
@@ -50,7 +61,7 @@ impl Storage {
             Storage::F64 | Storage::I64 => (1, 8),
             Storage::F32 | Storage::I32 => (1, 4),
             Storage::F16 | Storage::BF16 | Storage::I16 => (1, 2),
-            Storage::I8 => (1, 1),
+            Storage::E4M3 | Storage::E5M2 | Storage::E8M0 | Storage::U8 | Storage::I8 | Storage::Packed(_) => (1, 1),
             Storage::Block(kind) => (kind.block_len(), kind.block_bytes()),
             Storage::Groups(group) => (group, group + 4),
         }
@@ -63,12 +74,17 @@ impl Storage {
             Storage::F32 => "f32",
             Storage::F16 => "f16",
             Storage::BF16 => "bf16",
+            Storage::E4M3 => "fp8 (e4m3)",
+            Storage::E5M2 => "fp8 (e5m2)",
+            Storage::E8M0 => "e8m0",
+            Storage::U8 => "u8",
             Storage::I8 => "i8",
             Storage::I16 => "i16",
             Storage::I32 => "i32",
             Storage::I64 => "i64",
             Storage::Block(kind) => kind.name(),
             Storage::Groups(_) => "Q8_0 of llama2.c",
+            Storage::Packed(packing) => packing.name,
         }
     }
 
@@ -79,7 +95,7 @@ impl Storage {
 
     /// Whether the values are quantised.
     pub fn is_quantised(self) -> bool {
-        matches!(self, Storage::Block(_) | Storage::Groups(_))
+        matches!(self, Storage::Block(_) | Storage::Groups(_) | Storage::Packed(_))
     }
 
     /// Turns the bytes of whole blocks from big-endian to little-endian, or back.
@@ -92,8 +108,8 @@ impl Storage {
                         block[offset..offset + width * count].chunks_exact_mut(width).for_each(<[u8]>::reverse);
                     }
                 }
-                // llama2.c has one byte order; its reader never calls this.
-                Storage::Groups(_) => {}
+                // These have one byte order; their readers never call this.
+                Storage::Groups(_) | Storage::Packed(_) => {}
                 _ => block.reverse(),
             }
         }
@@ -151,7 +167,7 @@ pub trait Real: firstdiff_core::Float + bytemuck::Pod {
     /// The bytes are little-endian, need no alignment, and are whole blocks.
     ///
     /// # Panics
-    /// For [`Storage::Groups`], whose scales are stored apart: see [`WeightView`](crate::WeightView).
+    /// For [`Storage::Groups`] and [`Storage::Packed`], whose scales are stored apart: see [`WeightView`](crate::WeightView).
     fn widen(storage: Storage, bytes: &[u8], out: &mut [Self]);
 }
 
@@ -170,12 +186,16 @@ macro_rules! real {
                     Storage::BF16 => {
                         blocks(bytes, out, bf16::from_le_bytes, |half, out| half.$halves(out));
                     }
+                    Storage::E4M3 => each(bytes, out, |[b]| $from_f32(e4m3(b))),
+                    Storage::E5M2 => each(bytes, out, |[b]| $from_f32(e5m2(b))),
+                    Storage::E8M0 => each(bytes, out, |[b]| $from_f32(e8m0(b))),
+                    Storage::U8 => each(bytes, out, |[b]| b as $float),
                     Storage::I8 => each(bytes, out, |b| i8::from_le_bytes(b) as $float),
                     Storage::I16 => each(bytes, out, |b| i16::from_le_bytes(b) as $float),
                     Storage::I32 => each(bytes, out, |b| i32::from_le_bytes(b) as $float),
                     Storage::I64 => each(bytes, out, |b| i64::from_le_bytes(b) as $float),
                     Storage::Block(kind) => $blocks(kind, bytes, out),
-                    Storage::Groups(_) => unreachable!("groups are read by their view"),
+                    Storage::Groups(_) | Storage::Packed(_) => unreachable!("these are read by their view"),
                 }
             }
         }

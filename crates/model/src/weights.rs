@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use ndarray::{Array1, Array2};
 
 use crate::error::ModelError;
+use crate::packed::{Misread, Misreading, Packed, PackedView};
 use crate::plan::WeightRef;
 use crate::storage::{Half, Real, Storage};
 
@@ -44,6 +45,8 @@ pub struct Weights {
     files: Vec<(PathBuf, Bytes)>,
     table: HashMap<String, Entry>,
     naming: fn(WeightRef) -> String,
+    /// Those of the table whose values are made of several tensors of the files.
+    packed: HashMap<String, Packed>,
     /// Names that the table lacks, and the tensor that is used instead.
     stand_ins: HashMap<String, String>,
 }
@@ -56,6 +59,7 @@ pub struct WeightView<'a> {
     bytes: &'a [u8],
     order: Order,
     half: Option<Half>,
+    packed: Option<PackedView<'a>>,
 }
 
 impl Weights {
@@ -64,7 +68,25 @@ impl Weights {
         table: HashMap<String, Entry>,
         naming: fn(WeightRef) -> String,
     ) -> Weights {
-        Weights { files, table, naming, stand_ins: HashMap::new() }
+        Weights { files, table, naming, packed: HashMap::new(), stand_ins: HashMap::new() }
+    }
+
+    /// Puts one packed tensor in the place of its parts.
+    pub(crate) fn pack(&mut self, name: String, packed: Packed, parts: &[String]) {
+        parts.iter().for_each(|part| _ = self.table.remove(part));
+        let (storage, shape) = (Ok(Storage::Packed(packed.packing)), packed.shape.clone());
+        self.table.insert(name.clone(), Entry { storage, shape, ..packed.codes.words.clone() });
+        self.packed.insert(name, packed);
+    }
+
+    /// Where a tensor of the files is.
+    pub(crate) fn entry(&self, name: &str) -> Option<&Entry> {
+        self.table.get(name)
+    }
+
+    /// The files, with their bytes.
+    pub(crate) fn files(&self) -> &[(PathBuf, Bytes)] {
+        &self.files
     }
 
     /// Uses the tensor of `other` for `weight` (tied embeddings).
@@ -164,7 +186,8 @@ impl Weights {
             reason: format!("{dtype} is no element type that is read"),
         })?;
         let bytes = &bytes.as_ref().as_ref()[entry.bytes.clone()];
-        Ok(WeightView { storage: *storage, shape: &entry.shape, bytes, order: entry.order, half: None })
+        let packed = self.packed.get(name).map(|packed| PackedView { packed, files: &self.files });
+        Ok(WeightView { storage: *storage, shape: &entry.shape, bytes, order: entry.order, half: None, packed })
     }
 
     /// The path of the only file, or the folder of several.
@@ -202,7 +225,12 @@ impl<'a> WeightView<'a> {
 
     /// The same tensor with its bytes replaced; `None` where the number of bytes differs.
     pub fn with_bytes(self, bytes: &'a [u8]) -> Option<WeightView<'a>> {
-        (bytes.len() == self.bytes.len()).then_some(WeightView { bytes, ..self })
+        (bytes.len() == self.bytes.len() && self.packed.is_none()).then_some(WeightView { bytes, ..self })
+    }
+
+    /// The same tensor unpacked wrongly; `None` where it is not packed, or cannot be unpacked so.
+    pub fn misread(&self, way: Misreading) -> Option<Misread> {
+        self.packed?.misread(way)
     }
 
     /// The same tensor, with values rounded to `half` as they are read.
@@ -212,7 +240,8 @@ impl<'a> WeightView<'a> {
 
     /// Whether the bytes are little-endian, in the order of the shape, and each row independent: then row i is the i-th part of them.
     pub fn is_plain(&self) -> bool {
-        self.order == Order::default() && self.half.is_none() && !matches!(self.storage, Storage::Groups(_))
+        let is_whole = matches!(self.storage, Storage::Groups(_) | Storage::Packed(_));
+        self.order == Order::default() && self.half.is_none() && !is_whole
     }
 
     /// Number of elements.
@@ -290,6 +319,9 @@ impl<'a> WeightView<'a> {
 
     fn decode<E: Real>(&self, range: Range<usize>, out: &mut [E]) {
         const BLOCKS: &str = "a row is whole blocks: the reader of the format has checked it";
+        if let Some(packed) = self.packed {
+            return packed.read(range, out);
+        }
         if let Storage::Groups(group) = self.storage {
             let (levels, scales) = self.bytes.split_at(self.len());
             let scale = |at: usize| f32::from_le_bytes(scales.as_chunks::<4>().0[at / group]);

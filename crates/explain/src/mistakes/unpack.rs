@@ -1,23 +1,81 @@
-//! How are quantised blocks unpacked wrongly? As bytes rewritten so that reading them right gives what reading them wrong would have given.
+//! Wrong ways to unpack quantised weights: blocks as bytes that are rewritten, so that reading them right gives what reading them wrong would have given; and
+//! codes whose scales stand in tensors beside them.
+
+use std::sync::Arc;
 
 use firstdiff_model::ggml::Type;
+use firstdiff_model::{Misreading as OfCodes, Storage, WeightView};
 
 use super::Mistake;
 use super::stored::{DEQUANT_NIBBLES, DEQUANT_SCALE};
 
-/// One wrong way to unpack a block.
-pub(crate) struct Misreading {
-    /// The types whose blocks can be unpacked so.
-    types: &'static [Type],
+/// A tensor that is unpacked wrongly.
+pub(crate) struct Misread {
     pub(crate) mistake: &'static Mistake,
     /// Which way it is.
     pub(crate) kind: &'static str,
+    /// All values, in the order of its shape.
+    pub(crate) values: Arc<dyn Fn() -> Vec<f32> + Send + Sync>,
+}
+
+/// Each wrong way to unpack a tensor.
+pub(crate) fn misread(stored: WeightView<'_>) -> Vec<Misread> {
+    let Storage::Block(block) = stored.storage() else {
+        let of_codes = OF_CODES.iter().filter_map(|(way, mistake, kind)| {
+            let read = stored.misread(*way)?;
+            Some(Misread { mistake, kind, values: Arc::new(move || read.values()) })
+        });
+        return of_codes.collect();
+    };
+    if !stored.is_plain() {
+        return Vec::new();
+    }
+    let (bytes, count) = (Arc::<[u8]>::from(stored.bytes()), stored.len());
+    let of_blocks = misreadings(block).map(|way| {
+        let bytes = Arc::clone(&bytes);
+        let values = move || {
+            let (mut bytes, mut read) = (bytes.to_vec(), vec![0f32; count]);
+            bytes.chunks_exact_mut(block.block_bytes()).for_each(|bytes| (way.rewrite)(block, bytes));
+            block.dequantise(&bytes, &mut read);
+            read
+        };
+        Misread { mistake: way.mistake, kind: way.kind, values: Arc::new(values) }
+    });
+    of_blocks.collect()
+}
+
+/// Wrong ways to unpack codes with scales beside them, in the order in which they are tried.
+static OF_CODES: [(OfCodes, &Mistake, &str); 16] = [
+    (OfCodes::Exchanged, &DEQUANT_NIBBLES, "low and high nibbles exchanged"),
+    (OfCodes::InOrder, &DEQUANT_NIBBLES, "nibbles of a word from the lowest on, not in AWQ's order"),
+    (OfCodes::InOrderOfAwq, &DEQUANT_NIBBLES, "nibbles of a word in AWQ's order, not from the lowest on"),
+    (OfCodes::Signed, &DEQUANT_NIBBLES, "codes taken for signed numbers"),
+    (OfCodes::ZeroUp, &DEQUANT_SCALE, "zero points one too large"),
+    (OfCodes::ZeroDown, &DEQUANT_SCALE, "zero points one too small"),
+    (OfCodes::NoZero, &DEQUANT_SCALE, "zero points ignored"),
+    (OfCodes::MiddleZero, &DEQUANT_SCALE, "the middle of the levels in place of each zero point"),
+    (OfCodes::NoScale, &DEQUANT_SCALE, "scales ignored"),
+    (OfCodes::FactorAlone, &DEQUANT_SCALE, "scales ignored but for that of the whole tensor"),
+    (OfCodes::OverScale, &DEQUANT_SCALE, "divided by the scales"),
+    (OfCodes::FirstGroup, &DEQUANT_SCALE, "the scale of each row's first group for all of it"),
+    (OfCodes::ScalesTransposed, &DEQUANT_SCALE, "scales read with rows and groups exchanged"),
+    (OfCodes::LongerGroups, &DEQUANT_SCALE, "groups twice as long as they are"),
+    (OfCodes::Ungrouped, &DEQUANT_SCALE, "g_idx ignored"),
+    (OfCodes::NoFactor, &DEQUANT_SCALE, "the scale of the whole tensor ignored"),
+];
+
+/// One wrong way to unpack a block.
+struct Misreading {
+    /// The types whose blocks can be unpacked so.
+    types: &'static [Type],
+    mistake: &'static Mistake,
+    kind: &'static str,
     /// Rewrites one block.
-    pub(crate) rewrite: fn(Type, &mut [u8]),
+    rewrite: fn(Type, &mut [u8]),
 }
 
 /// The wrong ways to unpack blocks of a type.
-pub(crate) fn misreadings(kind: Type) -> impl Iterator<Item = &'static Misreading> {
+fn misreadings(kind: Type) -> impl Iterator<Item = &'static Misreading> {
     WAYS.iter().filter(move |way| way.types.contains(&kind))
 }
 

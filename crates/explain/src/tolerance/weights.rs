@@ -27,6 +27,8 @@ pub(crate) const FEW_SIZES: usize = 8;
 /// So many different values among 32 are of a grid that the model was trained on.
 pub(crate) const GRID_VALUES: usize = 20;
 pub(crate) const FEW_LEVELS: usize = 4;
+/// However few levels stand for the values, these lie about the levels: a slope further from 1 than this is a factor.
+pub(crate) const SLOPE_OF_FEW_LEVELS: f64 = 0.6;
 /// An explanation leaves less than this part of the error.
 pub(crate) const CHANGE_LEAVES: f64 = 0.3;
 /// Matrices further apart than this have nothing in common.

@@ -1,13 +1,14 @@
 //! Where in its blocks is a dequantisation wrong? Scales of some parts, bits of the wrong element, elements in another order.
 
 use firstdiff_compare::metrics::Squares;
-use firstdiff_model::{Storage, ggml};
+use firstdiff_model::{Half, Storage, WeightView, ggml};
 
 use super::diagnose::near;
+use super::noise;
 use crate::mistakes::Mistake;
 use crate::mistakes::stored::{DEQUANT_NIBBLES, DEQUANT_SCALE};
-use crate::mistakes::unpack::misreadings;
-use crate::tolerance::weights::{NO_OFFSET, PART_LEAVES, SLOPE_OF_ONE, WHOLE_STEP};
+use crate::mistakes::unpack;
+use crate::tolerance::weights::{NO_OFFSET, PART_LEAVES, QUANTISING_ROOM, SLOPE_OF_ONE, WHOLE_STEP};
 
 /// What explains `b`, whose right values `a` are of blocks in `storage`: cause, words, and what is left.
 pub(crate) fn diagnose(a: &[f32], b: &[f32], storage: Storage) -> Option<(&'static Mistake, String, f64)> {
@@ -31,16 +32,17 @@ pub(crate) fn diagnose(a: &[f32], b: &[f32], storage: Storage) -> Option<(&'stat
     order.or_else(|| scaled(a, b, group, block)).or_else(|| if split { high_bits(a, b, group) } else { None })
 }
 
-/// A's blocks unpacked in each of the wrong ways that are known: which gives B.
-pub(crate) fn misread(kind: ggml::Type, bytes: &[u8], b: &[f32]) -> Option<(&'static Mistake, String, f64)> {
-    misreadings(kind).into_iter().find_map(|way| {
-        let mut read = bytes.to_vec();
-        read.chunks_exact_mut(kind.block_bytes()).for_each(|block| (way.rewrite)(kind, block));
-        let mut values = vec![0.0; b.len()];
-        kind.dequantise(&read, &mut values);
-        let residual = near(&values, b);
-        (residual < PART_LEAVES).then(|| (way.mistake, way.kind.to_owned(), residual))
-    })
+/// A unpacked in each of the wrong ways that are known: which gives B, but for the 16 bits that B's values may be rounded to.
+pub(crate) fn misread(stored: WeightView<'_>, b: &[f32]) -> Option<(&'static Mistake, String, f64)> {
+    let halves = [(Half::BF16, Storage::BF16), (Half::F16, Storage::F16)];
+    let rounded = halves.into_iter().find(|(half, _)| b.iter().all(|x| half.round(*x).to_bits() == x.to_bits()));
+    let mut due = vec![0.0; b.len()];
+    noise::variance(b, rounded.map(|(_, storage)| storage), &mut due);
+    let sum = |values: &mut dyn Iterator<Item = f32>| values.map(f64::from).sum::<f64>();
+    let room = QUANTISING_ROOM * sum(&mut due.into_iter()) / sum(&mut b.iter().map(|x| x * x)).max(f64::MIN_POSITIVE);
+    let tried = unpack::misread(stored).into_iter().map(|way| (near(&(way.values)(), b), way));
+    let (residual, way) = tried.min_by(|(one, _), (other, _)| one.total_cmp(other))?;
+    (residual < PART_LEAVES + room).then(|| (way.mistake, way.kind.to_owned(), residual))
 }
 
 /// The elements of each block in one other order, the same for all.

@@ -8,7 +8,8 @@ use super::side::Tensor;
 use super::{Options, State, noise};
 use crate::tolerance::weights::{
     CHANCE_SIGMAS, COPY_SHARE, FAINT_ROW, FEW_LEVELS, FEW_SIZES, GRID_VALUES, LEAST_ROW, LINED, LITTLE_OF_DUE,
-    MEAN_BIAS, OTHER_ORDER, QUANTISING_ROOM, ROW_QUANTISING_ROOM, SIGMAS_OF_A_ROW, SPREAD_FOR_SLOPE,
+    MEAN_BIAS, OTHER_ORDER, QUANTISING_ROOM, ROW_QUANTISING_ROOM, SIGMAS_OF_A_ROW, SLOPE_OF_FEW_LEVELS,
+    SPREAD_FOR_SLOPE,
 };
 
 /// How B's values can follow from A's, or A's from B's, without anything being lost but by rounding: each a bit.
@@ -186,10 +187,10 @@ impl Measured {
     fn is_even(&self, noises: &[&Noise], little: f64, least: f64) -> bool {
         let sum = |part: fn(&Noise) -> f64| noises.iter().map(|n| part(n)).sum::<f64>();
         let (error, due, xx) = (sum(|n| n.error), sum(|n| n.due), sum(|n| n.xx));
-        if xx == 0.0 || error < little * due || noises.iter().all(|n| n.few_sizes) {
-            return true;
-        }
         let slope = (sum(|n| n.xy) / xx - 1.0).abs();
+        if xx == 0.0 || error < little * due || noises.iter().all(|n| n.few_sizes) {
+            return xx == 0.0 || slope <= SLOPE_OF_FEW_LEVELS;
+        }
         slope <= (CHANCE_SIGMAS * sum(|n| n.spread).sqrt() / xx).max(least) + 2.0 * error / xx
     }
 }
@@ -254,11 +255,19 @@ fn rounding_of(values: &[f32], half: Storage) -> f64 {
     due.into_iter().map(f64::from).sum()
 }
 
-/// Whether B's values lie on one side of A's, in size, oftener than chance has it.
+/// Whether B's values lie on one side of A's, in size, oftener than chance has it. A value that stands in a row several times is rounded once.
 fn leans(a: &[f32], b: &[f32]) -> bool {
-    let larger = a.iter().zip(b).filter(|(x, y)| y.abs() > x.abs()).count() as f64;
-    let smaller = a.iter().zip(b).filter(|(x, y)| y.abs() < x.abs()).count() as f64;
-    (larger - smaller).abs() > SIGMAS_OF_A_ROW * (larger + smaller).sqrt()
+    let are_uneven = |pairs: &[(f32, f32)]| {
+        let larger = pairs.iter().filter(|(x, y)| y > x).count() as f64;
+        let smaller = pairs.iter().filter(|(x, y)| y < x).count() as f64;
+        (larger - smaller).abs() > SIGMAS_OF_A_ROW * (larger + smaller).sqrt()
+    };
+    let mut pairs: Vec<(f32, f32)> = a.iter().zip(b).map(|(x, y)| (x.abs(), y.abs())).collect();
+    are_uneven(&pairs) && {
+        pairs.sort_unstable_by_key(|(_, y)| y.to_bits());
+        pairs.dedup_by_key(|(_, y)| *y);
+        are_uneven(&pairs)
+    }
 }
 
 /// Whether every value is as near as a product and a sum of the size of its neighbours come.
@@ -307,6 +316,7 @@ fn noise_of(a: &[f32], b: &[f32], storages: [Option<Storage>; 2], width: usize) 
     let group = match coarse {
         Some(Storage::Block(kind)) => kind.scales().map_or(32, |s| s.group),
         Some(Storage::Groups(group)) => group,
+        Some(Storage::Packed(packing)) => packing.group,
         _ => 32,
     }
     .max(16);

@@ -1,6 +1,6 @@
 //! What error must storing values in a type cost? A variance for each element, computed from the values and the type's steps, not looked up.
 
-use firstdiff_model::{Half, Storage, ggml};
+use firstdiff_model::{Levels, Storage, ggml};
 
 use crate::tolerance::weights::CODEBOOK_ROOM;
 
@@ -9,15 +9,25 @@ use crate::tolerance::weights::CODEBOOK_ROOM;
 /// what it costs that the scales are themselves stored in few bits.
 pub(crate) fn variance(values: &[f32], storage: Option<Storage>, add: &mut [f32]) {
     match storage {
-        Some(Storage::F16) => rounding(values, Half::F16, add),
-        Some(Storage::BF16) => rounding(values, Half::BF16, add),
+        Some(Storage::F16) => rounding(values, -14, 10, add),
+        Some(Storage::BF16) => rounding(values, -126, 7, add),
         Some(Storage::Groups(group)) => {
             steps(values, ggml::Scales { group, levels: 255, minimum: false }, group, None, add)
         }
         Some(Storage::Block(kind)) => match kind.scales() {
             Some(scales) => steps(values, scales, kind.block_len(), Some(kind), add),
-            None => codebook(values, kind, add),
+            None => codebook(values, kind.block_len(), 8.0 * kind.block_bytes() as f32 / kind.block_len() as f32, add),
         },
+        Some(Storage::Packed(packing)) => {
+            let group = packing.group.max(1);
+            let even = |levels, minimum| ggml::Scales { group, levels, minimum };
+            match packing.levels {
+                Levels::Even(levels) => steps(values, even(levels, false), group, None, add),
+                Levels::Between(levels) => steps(values, even(levels, true), group, None, add),
+                Levels::Listed(levels) => codebook(values, group, (levels as f32).log2(), add),
+                Levels::Float(bits) => floats(values, group, bits, add),
+            }
+        }
         _ => {}
     }
 }
@@ -51,12 +61,21 @@ pub(crate) fn clipping(values: &[f32], storage: Option<Storage>) -> Option<Vec<f
 }
 
 /// What so many bits an element leave of a block's energy at best, and some.
-fn codebook(values: &[f32], kind: ggml::Type, add: &mut [f32]) {
-    let bits = 8.0 * kind.block_bytes() as f32 / kind.block_len() as f32;
+fn codebook(values: &[f32], block: usize, bits: f32, add: &mut [f32]) {
     let left = CODEBOOK_ROOM * (-2.0 * bits * std::f32::consts::LN_2).exp();
-    for (values, add) in values.chunks(kind.block_len()).zip(add.chunks_mut(kind.block_len())) {
+    for (values, add) in values.chunks(block).zip(add.chunks_mut(block)) {
         let mean = values.iter().map(|x| x * x).sum::<f32>() / values.len() as f32;
         add.iter_mut().for_each(|v| *v += left * mean);
+    }
+}
+
+/// Floats of 8 bits with so many of mantissa, the largest value of a group scaled to the largest float.
+fn floats(values: &[f32], group: usize, bits: u32, add: &mut [f32]) {
+    // From the exponent of the largest to that of the smallest normal number.
+    let exponents = (1 << (7 - bits)) - 2;
+    for (values, add) in values.chunks(group).zip(add.chunks_mut(group)) {
+        let largest = values.iter().fold(0f32, |most, x| most.max(x.abs()));
+        rounding(values, exponent_of(largest) - exponents, bits as i32, add);
     }
 }
 
@@ -71,17 +90,16 @@ fn scale_levels(kind: ggml::Type) -> Option<f32> {
     }
 }
 
-fn rounding(values: &[f32], half: Half, add: &mut [f32]) {
-    // The exponent of the smallest normal number, and bits behind the leading one.
-    let (least, bits) = match half {
-        Half::F16 => (-14, 10),
-        Half::BF16 => (-126, 7),
-    };
+/// Floats with so many bits behind the leading one, the smallest normal number with this exponent.
+fn rounding(values: &[f32], least: i32, bits: i32, add: &mut [f32]) {
     for (x, add) in values.iter().zip(add) {
-        let exponent = ((x.to_bits() >> 23 & 255) as i32 - 127).max(least);
-        let step = f32::from_bits(((exponent - bits + 127).max(0) as u32) << 23);
+        let step = f32::from_bits(((exponent_of(*x).max(least) - bits + 127).max(0) as u32) << 23);
         *add += (step * step / 12.0).min(x * x);
     }
+}
+
+fn exponent_of(x: f32) -> i32 {
+    (x.to_bits() >> 23 & 255) as i32 - 127
 }
 
 /// The smallest step of f16, about 0.

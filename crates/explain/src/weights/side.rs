@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use firstdiff_model::{
-    Format, ModelError, Opened, Role, Storage, WeightRef, WeightView, ggml, hugging_face_name, open_weights,
+    Format, ModelError, Opened, Role, Storage, WeightRef, WeightView, hugging_face_name, open_weights,
 };
 use firstdiff_trace::QkRows;
 
@@ -344,14 +344,10 @@ impl<'a> Tensor<'a> {
             .collect()
     }
 
-    /// The blocks as they are stored, in the order of the elements.
-    pub(crate) fn blocks(&self) -> Option<(ggml::Type, &'a [u8])> {
-        let view =
-            self.view.as_ref().ok().filter(|view| view.is_plain() && self.order.is_none() && self.made.is_none())?;
-        match view.storage() {
-            Storage::Block(kind) => Some((kind, view.bytes())),
-            _ => None,
-        }
+    /// What is quantised as it is stored, in the order of the elements.
+    pub(crate) fn stored(&self) -> Option<WeightView<'a>> {
+        let is_whole = self.order.is_none() && self.made.is_none();
+        self.view.as_ref().ok().copied().filter(|view| is_whole && view.storage().is_quantised())
     }
 
     /// Bytes of `count` elements, where that is a whole number.

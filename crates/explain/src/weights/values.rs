@@ -7,7 +7,7 @@ use half::{bf16, f16};
 use super::changes::law;
 use super::diagnose::{Diagnosis, Pair, close, first_few, found, near, place};
 use super::paid::Cost;
-use super::side::RowOrder;
+use super::side::{RowOrder, Tensor};
 use super::{blocks, noise};
 use crate::mistakes::linear::WEIGHT_UNSET;
 use crate::mistakes::norm::NORM_PLUS_ONE;
@@ -31,18 +31,21 @@ pub(super) fn values(pair: &Pair<'_>) -> Option<Diagnosis> {
         .or_else(|| zeros(pair, &a, &b))
         .or_else(|| misread(&a, &b))
         .or_else(|| shifted(pair))
+        .or_else(|| {
+            let stored = quantised(pair)?.stored()?;
+            blocks::misread(stored, &b).and_then(|(cause, note, residual)| found(cause, note, residual))
+        })
         .or_else(any)
         .or_else(|| {
-            // Unpacked wrongly: A's blocks, and floats in B.
-            let storage = pair.left.storage().filter(|s| s.is_quantised())?;
-            if pair.right.storage().is_some_and(Storage::is_quantised) {
-                return None;
-            }
-            let nibbles = pair.left.blocks().and_then(|(kind, bytes)| blocks::misread(kind, bytes, &b));
-            nibbles
-                .or_else(|| blocks::diagnose(&a, &b, storage))
-                .and_then(|(cause, note, residual)| found(cause, note, residual))
+            let storage = quantised(pair)?.storage()?;
+            blocks::diagnose(&a, &b, storage).and_then(|(cause, note, residual)| found(cause, note, residual))
         })
+}
+
+/// A, where that is quantised, and B what was unpacked of it.
+fn quantised<'p>(pair: &'p Pair<'_>) -> Option<&'p Tensor<'p>> {
+    let few = |tensor: &Tensor<'_>| tensor.storage().is_some_and(Storage::is_quantised);
+    (few(pair.left) && !few(pair.right)).then_some(pair.left)
 }
 
 fn constant(b: &[f32]) -> Option<Diagnosis> {

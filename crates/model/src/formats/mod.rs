@@ -166,13 +166,13 @@ fn is_hugging_face(folder: &Path) -> bool {
 fn hugging_face(folder: &Path) -> Result<Opened, ModelError> {
     let file = folder.join("config.json");
     if !file.exists() {
-        let weights = safetensors::open(folder)?;
+        let weights = packed::unpack(folder, safetensors::open(folder)?)?;
         let config = Err(ModelError::Format { file: folder.into(), reason: "holds no config.json".into() });
         return Ok(Opened::new(Format::HuggingFace, weights, config));
     }
     let map = parse_config(&file, &config_bytes(&file)?);
     let weights = match safetensors::open(folder) {
-        Ok(weights) => weights,
+        Ok(weights) => packed::unpack(folder, weights)?,
         Err(error) => return Err(map.err().unwrap_or(error)),
     };
     // The weights are opened even if the config is unusable.
@@ -225,7 +225,7 @@ fn open_gguf(path: &Path) -> Result<Opened, ModelError> {
 
 /// Opens one file of tensors, without a config.
 fn open_safetensors(path: &Path) -> Result<Opened, ModelError> {
-    let weights = safetensors::open_one(path)?;
+    let weights = packed::unpack(path, safetensors::open_one(path)?)?;
     let reason = "is weights alone; name the folder that holds config.json too".into();
     Ok(Opened::new(Format::Safetensors, weights, Err(ModelError::Format { file: path.into(), reason })))
 }

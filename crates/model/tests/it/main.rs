@@ -5,5 +5,6 @@ mod common;
 mod config;
 mod formats;
 mod ggml_types;
+mod packed;
 mod parity;
 mod run;

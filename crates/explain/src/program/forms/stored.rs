@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use firstdiff_model::Storage;
+use firstdiff_model::{Storage, WeightView};
 use firstdiff_program::{At, Change, DType, Edit, OtherOperand, Tensor, Values, View};
 use half::{bf16, f16};
 use serde_json::json;
 
 use crate::mistakes::stored::DEQUANT_TRUNCATED;
-use crate::mistakes::unpack::misreadings;
+use crate::mistakes::unpack::misread;
 use crate::mistakes::{Mistake, Params};
 use crate::program::context::Context;
 use crate::program::form::Form;
@@ -19,30 +19,25 @@ pub(super) fn forms(context: &Context<'_>, op: usize) -> Vec<Form> {
         return Vec::new();
     }
     let stored = |(place, view): (usize, &View)| {
-        let stored = context.stored(view).filter(|stored| stored.len() == view.elements())?;
-        let Storage::Block(kind) = stored.storage() else { return None };
-        Some((place, view.clone(), kind, stored.bytes()))
+        let is_whole = |stored: &WeightView<'_>| stored.len() == view.elements() && stored.storage().is_quantised();
+        Some((place, view.clone(), context.stored(view).filter(is_whole)?))
     };
-    let Some((place, view, kind, bytes)) = context.tensors(op).into_iter().find_map(stored) else { return Vec::new() };
+    let Some((place, view, stored)) = context.tensors(op).into_iter().find_map(stored) else { return Vec::new() };
     let form = |mistake: &'static Mistake, params: Params, change: Change| {
         Form::new(mistake, params, vec![Edit { at: At::Op(op), change }])
     };
-    let (count, block, shared) = (view.elements(), kind.block_len(), Arc::<[u8]>::from(bytes));
-    let mut forms: Vec<Form> = misreadings(kind)
-        .map(|way| {
-            let (bytes, shape) = (Arc::clone(&shared), view.shape.clone());
-            let value = move |_: &[Tensor<'_>]| {
-                let mut bytes = bytes.to_vec();
-                bytes.chunks_exact_mut(kind.block_bytes()).for_each(|block| (way.rewrite)(kind, block));
-                let mut read = vec![0f32; shape.iter().product()];
-                kind.dequantise(&bytes, &mut read);
-                let values: Vec<f64> = read.into_iter().map(f64::from).collect();
-                Some(vec![Tensor::new(DType::F64, shape.clone(), Values::from(values))?])
-            };
-            let other = OtherOperand { place: (place, None), views: Vec::new(), value: Arc::new(value) };
-            form(way.mistake, vec![("kind", json!(way.kind))], Change::Operands(vec![other]))
-        })
-        .collect();
+    let unpacked = misread(stored).into_iter().map(|way| {
+        let shape = view.shape.clone();
+        let value = move |_: &[Tensor<'_>]| {
+            let values: Vec<f64> = (way.values)().into_iter().map(f64::from).collect();
+            Some(vec![Tensor::new(DType::F64, shape.clone(), Values::from(values))?])
+        };
+        let other = OtherOperand { place: (place, None), views: Vec::new(), value: Arc::new(value) };
+        form(way.mistake, vec![("kind", json!(way.kind))], Change::Operands(vec![other]))
+    });
+    let mut forms: Vec<Form> = unpacked.collect();
+    let Storage::Block(kind) = stored.storage() else { return forms };
+    let (count, block) = (view.elements(), kind.block_len());
     let owned = view.clone();
     let read = move |keeps: Arc<dyn Fn(usize) -> bool + Send + Sync>| {
         let value = move |tensors: &[Tensor<'_>]| {
@@ -57,7 +52,7 @@ pub(super) fn forms(context: &Context<'_>, op: usize) -> Vec<Form> {
     // So many bytes are read, the rest of the elements stays 0.
     for (name, bytes_read) in [("numel/2", count / 2), ("numel", count), ("numel/4", count / 4)] {
         let whole = bytes_read / kind.block_bytes() * block;
-        if bytes_read < bytes.len() {
+        if bytes_read < stored.bytes().len() {
             let params = vec![("bytes_read", json!(name)), ("zero_from", json!(whole))];
             forms.push(form(&DEQUANT_TRUNCATED, params, read(Arc::new(move |at| at < whole))));
         }
