@@ -335,8 +335,10 @@ impl<'a> Search<'a> {
         let hidden = hides_others(place.tap.last_site(), &right, &own);
         let by_size = off > replayed.report.allowed.unwrap_or(0.0) || hidden == 0.0;
         let Some(baseline) = self.baseline(&slice) else { return Some(found) };
-        // Beside each other where each is small; a large one takes all threads for itself.
-        let threads = if reads_large(program, &slice) { 1 } else { rayon::current_num_threads() };
+        // Beside each other where each is small; a large one takes all threads for itself. A thread of rayon's has others beside it, and must not wait for
+        // threads that wait for it.
+        let is_alone = rayon::current_thread_index().is_none() && !reads_large(program, &slice);
+        let threads = if is_alone { rayon::current_num_threads() } else { 1 };
         let target = Target {
             slice: &slice,
             scale: scale.unwrap_or(1.0),
