@@ -5,8 +5,8 @@ use std::path::Path;
 
 use memmap2::Mmap;
 
+use crate::entry::Bytes;
 use crate::error::ModelError;
-use crate::weights::Bytes;
 
 /// Maps the regular file `file`, which must not be empty.
 pub(crate) fn map(file: &Path) -> Result<Bytes, ModelError> {

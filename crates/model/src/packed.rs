@@ -6,32 +6,8 @@
 use std::ops::Range;
 use std::path::PathBuf;
 
-use crate::storage::Real;
-use crate::weights::{Bytes, Entry};
-
-/// A way to pack weights.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Packing {
-    /// The name in messages: AWQ, NVFP4 ...
-    pub name: &'static str,
-    /// What the codes stand for.
-    pub levels: Levels,
-    /// Elements of a row that share a scale.
-    pub group: usize,
-}
-
-/// The levels that codes stand for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Levels {
-    /// So many, as far from each other, about 0.
-    Even(u32),
-    /// So many, as far from each other, between the least value of a group and the largest.
-    Between(u32),
-    /// Those of a table of so many.
-    Listed(u32),
-    /// Floats with so many bits of mantissa.
-    Float(u32),
-}
+use crate::entry::{Bytes, Entry};
+use crate::storage::{Levels, Packing, Real};
 
 /// Codes of one number of bits, in words.
 #[derive(Clone, Debug)]
@@ -427,29 +403,4 @@ fn number(bytes: &[u8], entry: &Entry, at: usize) -> f32 {
 /// A number of a tensor of a file.
 pub(crate) fn number_in(files: &[(PathBuf, Bytes)], entry: &Entry, at: usize) -> f32 {
     number(&files[entry.file].1.as_ref().as_ref()[entry.bytes.clone()], entry, at)
-}
-
-/// The value of a float of 8 bits: a sign, four bits of exponent, three of mantissa; no infinity.
-pub(crate) fn e4m3(x: u8) -> f32 {
-    let sign = if x & 0x80 == 0 { 1.0 } else { -1.0 };
-    let (exponent, mantissa) = (i32::from(x >> 3 & 15), f32::from(x & 7));
-    sign * match (exponent, x & 7) {
-        (15, 7) => f32::NAN,
-        (0, _) => mantissa * 2f32.powi(-9),
-        _ => (1.0 + mantissa / 8.0) * 2f32.powi(exponent - 7),
-    }
-}
-
-/// The value of a float of 8 bits: the upper half of an f16.
-pub(crate) fn e5m2(x: u8) -> f32 {
-    half::f16::from_bits(u16::from(x) << 8).to_f32()
-}
-
-/// A power of two, by its exponent; 255 is NaN.
-pub(crate) fn e8m0(x: u8) -> f32 {
-    match x {
-        0 => f32::from_bits(1 << 22),
-        255 => f32::NAN,
-        _ => f32::from_bits(u32::from(x) << 23),
-    }
 }

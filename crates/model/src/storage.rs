@@ -4,7 +4,6 @@ use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 
 use crate::ggml;
-use crate::packed::{Packing, e4m3, e5m2, e8m0};
 
 /// The element types a weight can be stored in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,6 +38,30 @@ pub enum Storage {
     Groups(usize),
     /// Codes, with their scales in other tensors.
     Packed(Packing),
+}
+
+/// A way to pack weights.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Packing {
+    /// The name in messages: AWQ, NVFP4 ...
+    pub name: &'static str,
+    /// What the codes stand for.
+    pub levels: Levels,
+    /// Elements of a row that share a scale.
+    pub group: usize,
+}
+
+/// The levels that codes stand for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Levels {
+    /// So many, as far from each other, about 0.
+    Even(u32),
+    /// So many, as far from each other, between the least value of a group and the largest.
+    Between(u32),
+    /// Those of a table of so many.
+    Listed(u32),
+    /// Floats with so many bits of mantissa.
+    Float(u32),
 }
 
 impl Storage {
@@ -169,6 +192,31 @@ pub trait Real: firstdiff_core::Float + bytemuck::Pod {
     /// # Panics
     /// For [`Storage::Groups`] and [`Storage::Packed`], whose scales are stored apart: see [`WeightView`](crate::WeightView).
     fn widen(storage: Storage, bytes: &[u8], out: &mut [Self]);
+}
+
+/// The value of a float of 8 bits: a sign, four bits of exponent, three of mantissa; no infinity.
+pub(crate) fn e4m3(x: u8) -> f32 {
+    let sign = if x & 0x80 == 0 { 1.0 } else { -1.0 };
+    let (exponent, mantissa) = (i32::from(x >> 3 & 15), f32::from(x & 7));
+    sign * match (exponent, x & 7) {
+        (15, 7) => f32::NAN,
+        (0, _) => mantissa * 2f32.powi(-9),
+        _ => (1.0 + mantissa / 8.0) * 2f32.powi(exponent - 7),
+    }
+}
+
+/// The value of a float of 8 bits: the upper half of an f16.
+pub(crate) fn e5m2(x: u8) -> f32 {
+    half::f16::from_bits(u16::from(x) << 8).to_f32()
+}
+
+/// A power of two, by its exponent; 255 is NaN.
+pub(crate) fn e8m0(x: u8) -> f32 {
+    match x {
+        0 => f32::from_bits(1 << 22),
+        255 => f32::NAN,
+        _ => f32::from_bits(u32::from(x) << 23),
+    }
 }
 
 macro_rules! real {

@@ -6,37 +6,11 @@ use std::path::{Path, PathBuf};
 
 use ndarray::{Array1, Array2};
 
+use crate::entry::{Bytes, Entry, Order};
 use crate::error::ModelError;
 use crate::packed::{Misread, Misreading, Packed, PackedView};
 use crate::plan::WeightRef;
 use crate::storage::{Half, Real, Storage};
-
-/// The bytes of a file: mapped, or decoded into memory.
-pub(crate) type Bytes = Box<dyn AsRef<[u8]> + Send + Sync>;
-
-/// The location of one tensor.
-#[derive(Clone, Debug)]
-pub(crate) struct Entry {
-    /// Index of its file.
-    pub(crate) file: usize,
-    /// The element type; `Err` holds the name of one that is not supported.
-    pub(crate) storage: Result<Storage, String>,
-    /// Extent of every axis, slowest first.
-    pub(crate) shape: Vec<usize>,
-    /// The tensor's bytes in the file. The format's reader has checked that they match storage and shape.
-    pub(crate) bytes: Range<usize>,
-    /// Byte order and transposition.
-    pub(crate) order: Order,
-}
-
-/// Byte order and transposition of a tensor.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Order {
-    /// Multi-byte numbers begin with the high byte.
-    pub(crate) big_endian: bool,
-    /// A matrix \[out,in\] that is stored as \[in,out\].
-    pub(crate) transposed: bool,
-}
 
 /// The weights of a model. Bytes stay in the mapped files; they are widened a tile of rows at a time as they are read.
 ///

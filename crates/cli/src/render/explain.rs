@@ -73,7 +73,7 @@ fn summary(findings: &[Explained]) -> String {
         (count(FindingStatus::Measured), "law", "measured"),
         (count(FindingStatus::Numbers), "fault", "measured, no law found"),
         (count(FindingStatus::Open), "fault", "unexplained"),
-        (taps(FindingStatus::Misrecorded), "tap", "recorded wrongly"),
+        (taps(FindingStatus::Misrecorded), "tap", "off, and what reads it right"),
         (taps(FindingStatus::TakenBack), "tap", "off by what is taken back"),
     ] {
         parts.extend((n > 0).then(|| counted(n, what, how)));
@@ -139,7 +139,7 @@ fn finding(screen: &mut Screen, inputs: &ReplayInputs, explained: &Explained, ve
             }
         }
         _ if !cause.misrecorded.is_empty() => {
-            screen.line(&format!("  {place}: recorded wrongly ({})", explained.size_in_words));
+            screen.line(&format!("  {place}: off, and what reads it is right ({})", explained.size_in_words));
         }
         _ if !cause.taken_back.is_empty() => {
             screen.line(&format!("  {place}: off, and taken back later ({})", explained.size_in_words));

@@ -95,7 +95,7 @@ fn conclusion(screen: &mut Screen, session: &ReplaySession, report: &Replay, ver
             // Where a tap is only recorded wrongly, or its error is undone, no operation is wrong.
             let misrecorded = count(&|f| !f.diagnosis.misrecorded.is_empty());
             let taken_back = count(&|f| !f.diagnosis.taken_back.is_empty());
-            let of_taps = (misrecorded > 0).then(|| format!("{} recorded wrongly", taps(misrecorded)));
+            let of_taps = (misrecorded > 0).then(|| format!("{} off, and what reads it right", taps(misrecorded)));
             let undone = (taken_back > 0).then(|| format!("{} off by what is taken back", taps(taken_back)));
             let of_all = match &report.arithmetic {
                 Some(_) => Some("another arithmetic of all products with weights".to_owned()),

@@ -488,8 +488,8 @@ fn a_buffer_that_was_never_written_takes_nothing_back() {
         }
     }
     let text = said("explain", Path::new(MODEL), &out);
-    says(&text, "layer 1, attn_norm: recorded wrongly");
-    says(&text, "layer 1, h_attn: recorded wrongly");
+    says(&text, "layer 1, attn_norm: off, and what reads it is right");
+    says(&text, "layer 1, h_attn: off, and what reads it is right");
     assert!(!text.contains("taken back later"), "{text}");
 }
 

@@ -224,7 +224,7 @@ fn tally(pair: &Pair<'_>) -> GroupSums {
         zero_from: 0,
     };
     for i in 0..pair.len() {
-        let (r, c) = (pair.reference(i), pair.candidate(i));
+        let (r, c) = pair.unmasked(i);
         if pair.is_masked(r, c) {
             continue;
         }

@@ -48,10 +48,11 @@ pub(super) fn not_testable(search: &mut Search<'_>, findings: &[Finding]) -> Vec
     // Which ids each line of code may show.
     let mut shown_in: BTreeMap<(usize, Site), BTreeSet<&'static str>> = BTreeMap::new();
     let count = firsts.len();
+    let reads_a_cache = last > 0 || search.candidate.recorded.entries().iter().any(|entry| entry.step > 0);
     for (at, tap) in firsts.into_iter().chain(others).enumerate() {
         let is_open = |id: &&'static str| seen.get(*id) == Some(&false);
         if at < count || shown_in.get(&kind(tap)).is_none_or(|ids| ids.iter().any(is_open)) {
-            let ids = shown_by(search, tap, last > 0, &mut seen);
+            let ids = shown_by(search, tap, reads_a_cache, &mut seen);
             shown_in.entry(kind(tap)).or_default().extend(ids);
         }
         if is_late(search) {
@@ -90,7 +91,7 @@ fn edits(form: &Form) -> Vec<Edit> {
 }
 
 /// Notes which mistakes would show, or might, in what was recorded of a tap, and returns all that can be made there.
-fn shown_by(search: &mut Search<'_>, tap: usize, has_decoded: bool, seen: &mut Seen) -> BTreeSet<&'static str> {
+fn shown_by(search: &mut Search<'_>, tap: usize, reads_a_cache: bool, seen: &mut Seen) -> BTreeSet<&'static str> {
     let (program, held) = (search.recording.program, search.held);
     let Some(replayed) = search.replays.of(held.place(tap)) else { return BTreeSet::new() };
     let slice = held.slice(program, tap);
@@ -112,7 +113,7 @@ fn shown_by(search: &mut Search<'_>, tap: usize, has_decoded: bool, seen: &mut S
         // A mask of one token hides nothing, and may not be there.
         let is_of_one = context.is_attention_softmax(op) && program.steps().get(step).is_some_and(|s| s.tokens == 1);
         if is_of_one || sees_the_past_alone(&context, op) {
-            let of_a_cache: &[&Mistake] = if has_decoded { &[] } else { &[&KV_CACHE_STALE, &KV_CACHE_SHIFT] };
+            let of_a_cache: &[&Mistake] = if reads_a_cache { &[] } else { &[&KV_CACHE_STALE, &KV_CACHE_SHIFT] };
             for mistake in of_a_cache.iter().chain(&[&MASK_OMITTED]) {
                 seen.entry(mistake.id).or_insert(false);
             }

@@ -8,11 +8,12 @@ use std::path::Path;
 use firstdiff_trace::{DType, Dump, Tap, Tensor};
 
 use super::{Format, Opened};
+use crate::entry::{Bytes, Entry, Order};
 use crate::error::ModelError;
 use crate::file::map;
 use crate::names;
 use crate::storage::Storage;
-use crate::weights::{Bytes, Entry, Order, Weights};
+use crate::weights::Weights;
 
 /// File endings of raw numbers without a header, and their element types.
 const RAW: &[(&str, Storage)] = &[

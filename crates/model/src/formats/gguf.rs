@@ -7,12 +7,13 @@ use std::path::{Path, PathBuf};
 
 use firstdiff_trace::memory_limit;
 
+use crate::entry::{Bytes, Entry, Order};
 use crate::error::ModelError;
 use crate::file::{Cursor, map};
 use crate::ggml;
 use crate::names;
 use crate::storage::Storage;
-use crate::weights::{Bytes, Entry, Order, Weights};
+use crate::weights::Weights;
 
 /// A metadata value. Of a list of texts only the length is kept.
 #[derive(Clone, Debug, PartialEq)]

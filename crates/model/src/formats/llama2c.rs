@@ -10,12 +10,13 @@ use firstdiff_trace::QkRows;
 
 use super::{Format, Opened};
 use crate::config::{Config, Window, check_dims};
+use crate::entry::{Entry, Order};
 use crate::error::ModelError;
 use crate::file::{Cursor, map};
 use crate::names;
 use crate::plan::{ModelDims, Role, WeightRef};
 use crate::storage::Storage;
-use crate::weights::{Entry, Order, Weights};
+use crate::weights::Weights;
 
 /// `ak42`, read as a little-endian number.
 const MAGIC: u32 = 0x616b_3432;

@@ -10,13 +10,14 @@ use serde_json::{Map, Value};
 
 use super::safetensors::Pairs;
 use super::{Format, Opened, family};
+use crate::entry::{Bytes, Entry, Order};
 use crate::error::ModelError;
 use crate::file::map;
 use crate::keys::Keys;
 use crate::names;
 use crate::plan::{Role, WeightRef};
 use crate::storage::Storage;
-use crate::weights::{Bytes, Entry, Order, Weights};
+use crate::weights::Weights;
 
 #[derive(Deserialize)]
 struct File<'a> {

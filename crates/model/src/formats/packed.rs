@@ -5,13 +5,11 @@ use std::path::Path;
 
 use serde_json::{Map, Value};
 
+use crate::entry::Entry;
 use crate::error::ModelError;
-use crate::packed::{
-    AWQ_ORDER, Codes, Groups, HIGH_FIRST, Layout, Levels, Nested, Numbers, Packed, Packing, Scaling, Zero, e4m3, e5m2,
-    number_in,
-};
-use crate::storage::Storage;
-use crate::weights::{Entry, Weights};
+use crate::packed::{AWQ_ORDER, Codes, Groups, HIGH_FIRST, Layout, Nested, Numbers, Packed, Scaling, Zero, number_in};
+use crate::storage::{Levels, Packing, Storage, e4m3, e5m2};
+use crate::weights::Weights;
 
 /// Endings of tensor names that belong to a packing, and the packing's name: for those that are not read.
 const SUFFIXES: [(&str, &str); 9] = [

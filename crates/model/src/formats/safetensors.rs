@@ -8,11 +8,12 @@ use firstdiff_trace::{JSON_LIMIT, json_fits, read_regular};
 use safetensors::{Dtype, SafeTensors};
 use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, Visitor};
 
+use crate::entry::{Bytes, Entry, Order};
 use crate::error::ModelError;
 use crate::file::map;
 use crate::names;
 use crate::storage::Storage;
-use crate::weights::{Bytes, Entry, Order, Weights};
+use crate::weights::Weights;
 
 pub(super) const SINGLE: &str = "model.safetensors";
 pub(super) const INDEX: &str = "model.safetensors.index.json";

@@ -107,7 +107,7 @@ pub fn agreement(judged: &Comparison, compare_report: &Compare) -> String {
     let agreeing =
         if agree == all { format!("all {}", taps_in_words(all)) } else { format!("{agree} of {}", taps_in_words(all)) };
     let rest = Incomplete::suffix(&judged.session.sides()) + &judged.session.assumed_cache();
-    format!("{agreeing} agree, {exact} of them bit for bit{rest}")
+    format!("{agreeing} agree, {exact} of them exactly{rest}")
 }
 
 /// The first divergence; `ending` are its last lines: what was examined, and what to do about it.

@@ -45,7 +45,9 @@ impl Card {
         let law = known.measured.as_ref();
         let (sure, title) = match (known.matched, law) {
             _ if let Some(other) = &known.arithmetic => ("another arithmetic", other.words.join("; ")),
-            _ if !known.misrecorded.is_empty() => ("recorded wrongly", "the operation is right".to_owned()),
+            _ if !known.misrecorded.is_empty() => {
+                ("off, and what reads it is right", "no operation is to be blamed yet".to_owned())
+            }
             _ if !known.taken_back.is_empty() => ("no mistake", "what is off here is taken back".to_owned()),
             (CauseCertainty::Reproduced | CauseCertainty::Seen, _) => {
                 ("cause proved", known.summary.clone().unwrap_or_default())

@@ -252,7 +252,7 @@ impl Page<'_> {
         let (agree, all) = (counts.agree(), counts.all());
         let how = if self.compared.is_some() { "agree" } else { "come out right from what they read" };
         match counts.differ() {
-            0 => format!("{agree} of {all} taps {how}, {} of them bit for bit", counts.exact),
+            0 => format!("{agree} of {all} taps {how}, {} of them exactly", counts.exact),
             _ => format!("{} of {all} taps are wrong; {agree} {how}", counts.diverged),
         }
     }
