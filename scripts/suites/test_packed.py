@@ -315,8 +315,26 @@ def run(*words):
     return done.returncode, done.stdout, done.stderr
 
 
+def of_experts(name):
+    """Matrices of three experts: as gpt-oss has them, and in FP8."""
+    chance = torch.Generator().manual_seed(11)
+    if name == "mxfp4-experts":
+        from transformers.integrations.mxfp4 import convert_moe_packed_tensors
+
+        codes = torch.randint(0, 256, (3, 8, 2, 16), dtype=torch.uint8, generator=chance)
+        scales = torch.randint(118, 128, (3, 8, 2), dtype=torch.uint8, generator=chance)
+        return {"weight_blocks": codes, "weight_scales": scales}, convert_moe_packed_tensors(codes, scales), {"quant_method": "mxfp4"}
+    pack, packing = blocks(size=64)
+    experts = [pack((torch.randn(96, 128, generator=chance) * 0.1 * (at + 1)).to(torch.bfloat16)) for at in range(3)]
+    parts = {name: torch.stack([parts[name] for parts, _ in experts]) for name in experts[0][0]}
+    return parts, torch.stack([unpack(parts) for parts, unpack in experts]), packing
+
+
 def fixture(name):
     """A small tensor as it is packed, with what the library unpacks beside it."""
+    if name.endswith("-experts"):
+        parts, due, packing = of_experts(name)
+        return {f"packed.{part}": tensor for part, tensor in parts.items()} | {"unpacked.weight": due}, packing
     pack, packing = FORMS[name]
     w = (torch.randn(136 if name == "fp8-blocks" else 16, 128, generator=torch.Generator().manual_seed(len(name))) * 0.1).to(torch.bfloat16)
     parts, unpack = pack(w)
@@ -324,7 +342,7 @@ def fixture(name):
 
 
 def fixtures(folder):
-    for name in FORMS:
+    for name in (*FORMS, "mxfp4-experts", "fp8-experts"):
         tensors, packing = fixture(name)
         save(folder / name, tensors, {}, packing)
 
