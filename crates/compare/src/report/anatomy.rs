@@ -279,7 +279,8 @@ pub fn anatomy(pair: &Pair<'_>, allowed: f64) -> Anatomy {
         let account = anatomy.account(&Transform { change: Change::Factor(by), residual_nmse }, nmse);
         if let Some(account) = account.filter(|account| !account.is_paid()) {
             anatomy.factor = None;
-            anatomy.by_chance = Some((by, account)).filter(|_| sums.finite && residual_nmse <= allowed);
+            let gives_it = sums.finite && residual_nmse <= allowed && residual_nmse < CHANGE_LEAVES * nmse;
+            anatomy.by_chance = Some((by, account)).filter(|_| gives_it);
         }
     }
     for undone in explained_by {

@@ -278,7 +278,11 @@ fn of_mask(context: &Context<'_>, op: usize) -> Option<Vec<Form>> {
         edits.extend(chain.iter().map(|(before, found)| Edit { at: At::Op(*before), change: kept(&found.views[0]) }));
         Form::new(mistake, params, edits)
     };
-    let due = masked.window(context, op).map(|window| window.map_or("none here".into(), |keys| format!("{keys} here")));
+    let due = masked.window(context, op).map(|window| match window {
+        None => "none here".to_owned(),
+        Some(keys) if sees_the_past_alone(context, op) => format!("{keys} here"),
+        Some(keys) => format!("{} each way here", keys.saturating_sub(1)),
+    });
     let of_window = |params, change| one(&WINDOW_SIZE, params, change).having(due.clone());
     let ignored = masked.seeing(|saw, position, key| key <= position || saw(key));
     let inverted_but_own = masked.seeing(|saw, position, key| !saw(key) || key == position);
