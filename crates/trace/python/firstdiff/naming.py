@@ -213,6 +213,8 @@ class Graph:
         """What an operation reads for what a view shows of its result, each with the operation that made it: of one member of a batch that member of each operand."""
         operation, read = self.operations[at], self.reads[at]
         out = next((made for made in operation.outputs if made is not None and made.buffer == view.buffer), None)
+        if out is not None and operation.kind in {"cat", "concat"}:
+            return self.joined_in(out, view, read)
         if out is None or operation.kind not in BY_MEMBER or not out.shape or out.shape[0] < 2:
             return read
         step = out.strides[0]
@@ -222,6 +224,23 @@ class Graph:
             return read
         of_it = lambda other: other.with_axes(other.shape[1:], other.strides[1:], other.offset + member * other.strides[0])
         return [(made, of_it(other) if len(other.shape) == len(out.shape) and other.shape[0] == out.shape[0] else other) for made, other in read]
+
+    def joined_in(self, out, view, read):
+        """Of tensors that are joined, the one that a view shows, where it shows no other: q, k and v may be put together, and taken apart again."""
+        parts = [other for _, other in read if len(other.shape) == len(out.shape) and 0 not in other.shape]
+        axes = [axis for axis, extent in enumerate(out.shape) if any(other.shape[axis] != extent for other in parts)]
+        if len(parts) != len(read) or len(axes) != 1 or not out.is_contiguous() or 0 in view.shape:
+            return read
+        axis, row = axes[0], out.strides[axes[0]]
+        first = (view.offset - out.offset) % (row * out.shape[axis])
+        last = first + sum((count - 1) * by for count, by in zip(view.shape, view.strides) if by < row * out.shape[axis])
+        begin = 0
+        for made, other in read:
+            end = begin + other.shape[axis] * row
+            if begin <= first and last < end:
+                return [(made, other)]
+            begin = end
+        return read
 
     def before(self, at, kinds=COPIES):
         """The operation whose value another one hands on by copies alone; itself where it is none."""
@@ -415,7 +434,7 @@ class Layer:
                 norms.append(here)
                 open_ += [(self.norms[here], self.norm_view(here))]
                 continue
-            for made, seen_as in graph.reads[here]:
+            for made, seen_as in graph.read_for(here, looked_at):
                 if graph.kind(here) in CASTS:
                     seen_as = in_copy(looked_at, graph.output(here), seen_as) or seen_as
                 if made is None or not graph.stream[made]:
