@@ -313,6 +313,7 @@ impl WrongOperation {
         let notes = cause::causes_at(&session.findings, one.report.place).filter_map(|(f, _)| f.note.clone());
         let is_open = diagnosis.cause.is_none() && diagnosis.is_blamed();
         let stretch = one.stretch.clone().filter(|_| is_open);
+        let recorded = session.input.dump.all_entries();
         let recorded_wrongly = (!misrecorded.is_empty()).then(|| firstdiff_explain::misrecorded(&misrecorded));
         let undone = (!taken_back.is_empty()).then(|| firstdiff_explain::taken_back(&taken_back));
         WrongOperation {
@@ -326,7 +327,8 @@ impl WrongOperation {
             worst_nmse: group.iter().filter_map(|t| t.report.metrics?.nmse()).reduce(f64::max),
             allowed_nmse: one.report.allowed,
             is_of_the_reference: one.is_for(Reason::is_of_the_reference),
-            from: names(&one.from),
+            // A choice of experts that was not recorded is supposed.
+            from: names(one.from.iter().filter(|tap| recorded.iter().any(|entry| entry.tap == **tap))),
             span: names(&one.through),
             is_in_part: session.replay.is_held_in_part(&one.through),
             is_recorded: unrecorded(one.through.clone(), &session.replay, &session.input.dump).is_empty(),
