@@ -122,8 +122,15 @@ fn runs_where(judged: &Comparison, holds: impl Fn(&Dump) -> bool) -> Option<&'st
 fn what_lies_between(judged: &Comparison, between: &[Place], tap: &TapReport) -> String {
     let lacks = |dump: &Dump, tap: Tap| !dump.all_entries().iter().any(|entry| entry.tap == tap);
     let either = |tap: &Tap| judged.session.recorded().iter().any(|dump| lacks(dump, *tap));
+    // What the reference holds of other steps alone, as a convolution of the whole prompt, is not made in this one.
+    let entries = judged.session.recorded()[0].all_entries();
+    let is_of_step = |place: &&Place| {
+        let mut steps = entries.iter().filter(|entry| entry.tap == place.tap).map(|entry| entry.step).peekable();
+        steps.peek().is_none() || steps.any(|step| step == place.step)
+    };
     let given: Vec<Tap> = between
         .iter()
+        .filter(is_of_step)
         .map(|place| place.tap)
         .filter(|tap| judged.recorder_gives.as_ref().is_none_or(|all| all.contains(tap)))
         .collect();
