@@ -5,6 +5,7 @@
 
 use std::ops::Range;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use crate::entry::{Bytes, Entry};
 use crate::storage::{Levels, Packing, Real};
@@ -342,7 +343,7 @@ impl Packed {
 /// A packed tensor that is unpacked wrongly, with the bytes of its parts.
 pub struct Misread {
     packed: Packed,
-    files: Vec<(PathBuf, Bytes)>,
+    files: Arc<Vec<(PathBuf, Bytes)>>,
 }
 
 impl Misread {
@@ -355,15 +356,17 @@ impl Misread {
 }
 
 impl PackedView<'_> {
-    pub(crate) fn misread(&self, way: Misreading) -> Option<Misread> {
-        let mut packed = self.packed.misread(way)?;
-        let mut files = Vec::new();
+    /// The tensor unpacked in each of these ways; all have one copy of its bytes.
+    pub(crate) fn misread(&self, ways: &[Misreading]) -> Vec<Option<Misread>> {
+        let (mut packed, mut files) = (self.packed.clone(), Vec::new());
         for entry in packed.entries() {
             let bytes: Bytes = Box::new(self.bytes(entry).to_vec());
             (entry.file, entry.bytes) = (files.len(), 0..(*bytes).as_ref().len());
             files.push((PathBuf::new(), bytes));
         }
-        Some(Misread { packed, files })
+        let files = Arc::new(files);
+        let misread = |way: &Misreading| Some(Misread { packed: packed.misread(*way)?, files: Arc::clone(&files) });
+        ways.iter().map(misread).collect()
     }
 }
 

@@ -202,9 +202,9 @@ impl<'a> WeightView<'a> {
         (bytes.len() == self.bytes.len() && self.packed.is_none()).then_some(WeightView { bytes, ..self })
     }
 
-    /// The same tensor unpacked wrongly; `None` where it is not packed, or cannot be unpacked so.
-    pub fn misread(&self, way: Misreading) -> Option<Misread> {
-        self.packed?.misread(way)
+    /// The same tensor unpacked wrongly, in each of these ways; `None` where it is not packed, or cannot be unpacked so.
+    pub fn misread(&self, ways: &[Misreading]) -> Vec<Option<Misread>> {
+        self.packed.map_or_else(Vec::new, |packed| packed.misread(ways))
     }
 
     /// The same tensor, with values rounded to `half` as they are read.

@@ -126,7 +126,7 @@ impl<'a> Pair<'a> {
         is_masked(self.site, reference) && is_masked(self.site, candidate)
     }
 
-    /// Both sides of an element, minus infinity where one of them alone is masked: how large a fill is, is no size of an error.
+    /// Both sides of an element, minus infinity for what is masked: how large a fill is, is no size of an error.
     pub(crate) fn unmasked(&self, index: usize) -> (f64, f64) {
         let unmasked = |value: f64| if is_masked(self.site, value) { f64::NEG_INFINITY } else { value };
         (unmasked(self.reference(index)), unmasked(self.candidate(index)))

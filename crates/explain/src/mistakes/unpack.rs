@@ -21,8 +21,9 @@ pub(crate) struct Misread {
 /// Each wrong way to unpack a tensor.
 pub(crate) fn misread(stored: WeightView<'_>) -> Vec<Misread> {
     let Storage::Block(block) = stored.storage() else {
-        let of_codes = OF_CODES.iter().filter_map(|(way, mistake, kind)| {
-            let read = stored.misread(*way)?;
+        let read = stored.misread(&OF_CODES.map(|(way, ..)| way));
+        let of_codes = OF_CODES.iter().zip(read).filter_map(|((_, mistake, kind), read)| {
+            let read = read?;
             Some(Misread { mistake, kind, values: Arc::new(move || read.values()) })
         });
         return of_codes.collect();

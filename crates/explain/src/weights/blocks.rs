@@ -4,7 +4,7 @@ use firstdiff_compare::metrics::Squares;
 use firstdiff_model::{Half, Storage, WeightView, ggml};
 
 use super::diagnose::near;
-use super::noise;
+use super::measure::{is_rounded, rounding_of};
 use crate::mistakes::Mistake;
 use crate::mistakes::stored::{DEQUANT_NIBBLES, DEQUANT_SCALE};
 use crate::mistakes::unpack;
@@ -35,11 +35,9 @@ pub(crate) fn diagnose(a: &[f32], b: &[f32], storage: Storage) -> Option<(&'stat
 /// A unpacked in each of the wrong ways that are known: which gives B, but for the 16 bits that B's values may be rounded to.
 pub(crate) fn misread(stored: WeightView<'_>, b: &[f32]) -> Option<(&'static Mistake, String, f64)> {
     let halves = [(Half::BF16, Storage::BF16), (Half::F16, Storage::F16)];
-    let rounded = halves.into_iter().find(|(half, _)| b.iter().all(|x| half.round(*x).to_bits() == x.to_bits()));
-    let mut due = vec![0.0; b.len()];
-    noise::variance(b, rounded.map(|(_, storage)| storage), &mut due);
-    let sum = |values: &mut dyn Iterator<Item = f32>| values.map(f64::from).sum::<f64>();
-    let room = QUANTISING_ROOM * sum(&mut due.into_iter()) / sum(&mut b.iter().map(|x| x * x)).max(f64::MIN_POSITIVE);
+    let rounded = halves.into_iter().find(|(half, _)| is_rounded(b, b, *half));
+    let energy = b.iter().map(|x| f64::from(x * x)).sum::<f64>().max(f64::MIN_POSITIVE);
+    let room = QUANTISING_ROOM * rounded.map_or(0.0, |(_, storage)| rounding_of(b, storage)) / energy;
     let tried = unpack::misread(stored).into_iter().map(|way| (near(&(way.values)(), b), way));
     let (residual, way) = tried.min_by(|(one, _), (other, _)| one.total_cmp(other))?;
     (residual < PART_LEAVES + room).then(|| (way.mistake, way.kind.to_owned(), residual))

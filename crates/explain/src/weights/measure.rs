@@ -249,7 +249,7 @@ impl Noise {
 }
 
 /// Σ of the variances that storing values in a 16-bit type leaves.
-fn rounding_of(values: &[f32], half: Storage) -> f64 {
+pub(super) fn rounding_of(values: &[f32], half: Storage) -> f64 {
     let mut due = vec![0.0; values.len()];
     noise::variance(values, Some(half), &mut due);
     due.into_iter().map(f64::from).sum()
@@ -294,7 +294,7 @@ fn rounded(a: &[f32], b: &[f32]) -> u8 {
 }
 
 /// Whether `to` is `from` rounded. A block at a time, so that the processor's own conversion is used.
-fn is_rounded(from: &[f32], to: &[f32], half: Half) -> bool {
+pub(super) fn is_rounded(from: &[f32], to: &[f32], half: Half) -> bool {
     const BLOCK: usize = 1024;
     let mut wide = [0f32; BLOCK];
     from.chunks(BLOCK).zip(to.chunks(BLOCK)).all(|(from, to)| {
