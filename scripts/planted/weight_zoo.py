@@ -349,15 +349,19 @@ def bytes_and_types(zoo, llama, small, qwen2):
     zoo.wrong("dump: bytes swapped", made["f32"], swapped, "storage-type", [layer(1, OUT)])
     zoo.wrong("GGUF with dims reversed, Q8_0", small.hf,
               zoo.gguf(small.weights, "Q8_0", shapes={layer(0, UP): (D, F)}), "storage-shape", [layer(0, UP)])
+    # An offset reads on into what stands next to the tensor in the file; what it cuts off does not come back at the other end.
+    off = np.concatenate([w[layer(0, DOWN)].reshape(-1)[8:], w[layer(0, GATE)].reshape(-1)[:8]]).reshape(D, F)
+    zoo.wrong("one tensor 32 bytes off", hf, zoo.hf(llama, {layer(0, DOWN): off}), "storage-shape", [layer(0, DOWN)])
     rolled = np.roll(w[layer(0, DOWN)].reshape(-1), -8).reshape(D, F)
-    zoo.wrong("one tensor 32 bytes off", hf, zoo.hf(llama, {layer(0, DOWN): rolled}), "storage-shape", [layer(0, DOWN)])
+    zoo.wrong("one tensor rolled by 8 elements", hf, zoo.hf(llama, {layer(0, DOWN): rolled}), None, [layer(0, DOWN)])
     names = {form.gguf_name(name)[0]: name for name in small.weights}
     for first in ("attn_q", "ffn_gate"):
         shifted = zoo.gguf(small.weights, "F16")
         behind = form.shift_behind(shifted, f"blk.0.{first}.weight")
         zoo.wrong(f"GGUF: all from {first} on 32 bytes off", small.hf, shifted, "storage-shape",
                   [names[name] for name in behind])
-    early = lambda values, _: np.roll(values.reshape(-1), 16).reshape(values.shape)
+    before = np.float32(0.01) * np.arange(16, dtype=np.float32)
+    early = lambda values, _: np.concatenate([before, values.reshape(-1)[:-16]]).astype(values.dtype).reshape(values.shape)
     dump = form.write_dump(zoo.path(), made["f16"], ("blk.2.ffn_up", "blk.2.ffn_down", "blk.2.attn_k"), {"": early})
     zoo.wrong("dump: matrices read 32 bytes early", made["f16"], dump, "storage-shape",
               [layer(2, x) for x in (UP, DOWN, KEY)])

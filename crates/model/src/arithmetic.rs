@@ -1,6 +1,6 @@
 //! Runs a step in a numeric profile: f64, f32, f16 or bf16 as PyTorch, or quantised as llama.cpp.
 
-use firstdiff_core::{self as core, ActivationType, RopePairing, quantise, quantise_to_ints};
+use firstdiff_core::{self as core, ActivationType, Quantised, RopePairing, quantise, quantise_to_ints};
 use firstdiff_trace::Cache;
 use ndarray::{Array2, Array3, ArrayD, ArrayView2, ArrayViewD, Zip};
 use rayon::prelude::*;
@@ -12,7 +12,7 @@ use crate::ggml;
 use crate::matmul::{whole_blocks, whole_product};
 use crate::plan::{Op, Rope, Step};
 use crate::storage::{Half, Storage};
-use crate::weights::Weights;
+use crate::weights::{WeightView, Weights};
 
 /// The arithmetic in which a Plan is run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -150,17 +150,26 @@ fn activation_type(storage: Storage) -> Option<ActivationType> {
     }
 }
 
-/// The rows x \[T,in\] as ggml multiplies them with a weight stored in `storage`: rounded to the activation type of that storage, or unchanged.
+/// The rows x \[T,in\] as ggml multiplies them with a weight stored in `storage`: rounded to the activation type of that storage, or unchanged. With
+/// their excess, where there is one, the minima of the weight's blocks are multiplied too ([`ggml_minima`]).
 ///
 /// # Errors
 /// When the rows are not whole blocks of the type.
-pub fn ggml_activations(x: ArrayView2<'_, f32>, storage: Storage) -> Result<Array2<f32>, core::OpError> {
-    activation_type(storage).map_or_else(|| Ok(x.to_owned()), |kind| Ok(quantise(x, kind)?.values))
+pub fn ggml_activations(x: ArrayView2<'_, f32>, storage: Storage) -> Result<Quantised, core::OpError> {
+    activation_type(storage)
+        .map_or_else(|| Ok(Quantised { values: x.to_owned(), excess: None }), |kind| quantise(x, kind))
+}
+
+/// The minimum of every block of Q4_1 or Q5_1, in the order of the elements: an f16 after the scale. None of other types.
+pub fn ggml_minima(weight: &WeightView<'_>) -> Option<Vec<f32>> {
+    let Storage::Block(kind @ (ggml::Type::Q4_1 | ggml::Type::Q5_1)) = weight.storage() else { return None };
+    let blocks = weight.bytes().chunks_exact(kind.block_bytes());
+    Some(blocks.map(|b| half::f16::from_le_bytes([b[2], b[3]]).to_f32()).collect())
 }
 
 fn ggml_linear(step: &Evaluation<'_, f32>, heads: Option<usize>) -> Out<ArrayD<f32>> {
     let x = step.matrix(0)?;
-    let (matrix, rows, columns) = step.weight_matrix()?;
+    let (matrix, rows, _) = step.weight_matrix()?;
     let Some(kind) = activation_type(matrix.storage()) else { return step.linear(x, heads) };
     if let Some(blocks) = whole_blocks(&matrix) {
         let x = quantise_to_ints(x, kind).map_err(|e| step.error(e))?;
@@ -168,18 +177,12 @@ fn ggml_linear(step: &Evaluation<'_, f32>, heads: Option<usize>) -> Out<ArrayD<f
     }
     let rounded = quantise(x, kind).map_err(|e| step.error(e))?;
     let mut out = step.linear(rounded.values.view(), heads)?;
-    if let (Some(excess), Storage::Block(kind)) = (rounded.excess, matrix.storage()) {
-        let minima = minima(kind, matrix.bytes(), rows, columns);
+    if let (Some(excess), Some(minima)) = (rounded.excess, ggml_minima(&matrix)) {
+        let minima = Array2::from_shape_vec((rows, excess.ncols()), minima).map_err(|e| step.error(e))?;
         let beyond = core::linear(excess.view(), minima.view(), None).map_err(|e| step.error(e))?;
         out += &beyond.into_shape_with_order(out.raw_dim()).map_err(|e| step.error(e))?;
     }
     Ok(out)
-}
-
-/// The minimum of every block of Q4_1 or Q5_1: an f16 after the scale.
-fn minima(kind: ggml::Type, bytes: &[u8], rows: usize, columns: usize) -> Array2<f32> {
-    let blocks = bytes.chunks_exact(kind.block_bytes()).map(|b| half::f16::from_le_bytes([b[2], b[3]]).to_f32());
-    Array2::from_shape_vec((rows, columns / kind.block_len()), blocks.collect()).unwrap_or_default()
 }
 
 /// x / √(mean(x²) + eps) over the last axis, the squares summed in f64; `weighted` applies the gain to each element.

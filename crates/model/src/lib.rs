@@ -51,7 +51,7 @@ mod run;
 mod storage;
 mod weights;
 
-pub use arithmetic::{Profile, RunPrecision, eval_step_in, ggml_activations};
+pub use arithmetic::{Profile, RunPrecision, eval_step_in, ggml_activations, ggml_minima};
 pub use cache::keep;
 pub use config::{Config, Window};
 pub use error::ModelError;

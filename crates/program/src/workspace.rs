@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use firstdiff_model::{Storage, ggml_activations, keep};
+use firstdiff_model::{Storage, WeightView, ggml_activations, ggml_minima, keep};
 use firstdiff_trace::Cache;
 use ndarray::{Array2, ArrayD};
 
@@ -106,25 +106,30 @@ impl<'a> Workspace<'a> {
             return Ok(());
         }
         // The matrix is first where the operation is ggml's own.
-        let [matrix, x] = if op.name.starts_with("ggml.") { [0, 1] } else { [1, 0] };
-        let (Some(Operand::View(matrix)), Some(Arg::Tensor(x))) = (op.operands.get(matrix), call.args.get_mut(x))
-        else {
+        let [matrix, x_at] = if op.name.starts_with("ggml.") { [0, 1] } else { [1, 0] };
+        let (Some(Operand::View(view)), Some(Arg::Tensor(x))) = (op.operands.get(matrix), call.args.get(x_at)) else {
             return Ok(());
         };
-        let weight = self.program.weights.get(&matrix.buffer).and_then(|name| Some(self.weights.view(name)?.storage()));
-        let storage = match matrix.dtype {
+        let weight = self.program.weights.get(&view.buffer).and_then(|name| self.weights.view(name));
+        let storage = match view.dtype {
             DType::F16 => Storage::F16,
             DType::BF16 => Storage::BF16,
-            _ => weight.unwrap_or(Storage::F32),
+            _ => weight.map_or(Storage::F32, |weight| weight.storage()),
         };
         let misfit =
-            || KernelError::Shape { what: "rows and blocks", left: x.shape.clone(), right: matrix.shape.clone() };
+            || KernelError::Shape { what: "rows and blocks", left: x.shape.clone(), right: view.shape.clone() };
         let width = x.shape.last().copied().unwrap_or(1).max(1);
         let rows = x.to_floats().iter().map(|&x| x as f32).collect();
         let rows = Array2::from_shape_vec((x.len() / width, width), rows).map_err(|_| misfit())?;
         let rounded = ggml_activations(rows.view(), storage).map_err(|_| misfit())?;
-        let values: Vec<f64> = rounded.iter().map(|&x| f64::from(x)).collect();
-        *x = Tensor::of(x.shape.clone(), values);
+        let mut values = Tensor::of(x.shape.clone(), floats(&rounded.values));
+        if let (Some(excess), Some(minima)) = (rounded.excess, weight.and_then(|weight| minima(&weight, view)))
+            && let Some(Arg::Tensor(weight)) = call.args.get_mut(matrix)
+        {
+            values = widened(&values, &floats(&excess), excess.ncols());
+            *weight = widened(weight, &minima, excess.ncols());
+        }
+        call.args[x_at] = Arg::Tensor(values);
         Ok(())
     }
 
@@ -306,6 +311,29 @@ fn scalars_match(recorded: &Scalar, found: &Scalar) -> bool {
 
 fn floats_match(x: f64, y: f64) -> bool {
     x == y || x.is_nan() && y.is_nan() || (x - y).abs() <= SAME_FLOAT * x.abs().max(y.abs())
+}
+
+fn floats(rows: &Array2<f32>) -> Vec<f64> {
+    rows.iter().map(|&x| f64::from(x)).collect()
+}
+
+/// The minima of the blocks that a view of a weight reads; `None` where its type has none, or the view is no whole blocks.
+fn minima(weight: &WeightView<'_>, view: &View) -> Option<Vec<f64>> {
+    let all = ggml_minima(weight).filter(|_| view.is_contiguous())?;
+    let block = weight.storage().block_len();
+    let (from, len) = (view.offset / block, view.shape.iter().product::<usize>() / block);
+    Some(all.get(from..from + len)?.iter().map(|&x| f64::from(x)).collect())
+}
+
+/// A tensor whose rows are continued: by `more` numbers each.
+fn widened(x: &Tensor<'_>, rows: &[f64], more: usize) -> Tensor<'static> {
+    let (width, mut shape) = (x.shape.last().copied().unwrap_or(1).max(1), x.shape.clone());
+    if let Some(last) = shape.last_mut() {
+        *last += more;
+    }
+    let values = x.to_floats();
+    let rows = values.chunks_exact(width).zip(rows.chunks_exact(more.max(1)));
+    Tensor::of(shape, rows.flat_map(|(row, more)| [row, more].concat()).collect::<Vec<f64>>())
 }
 
 /// Whether an operation multiplies two activations, as queries with keys and probabilities with values.

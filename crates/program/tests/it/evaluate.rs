@@ -1,6 +1,10 @@
 //! Checks evaluation: steps, views, rounding to types, weights, and data-dependent paths.
 
-use firstdiff_program::{Arithmetic, DType, EvaluateError, Evaluator, Half, KernelError, Scalar, Tensor, Values};
+use std::path::Path;
+
+use firstdiff_program::{
+    Arithmetic, DType, EvaluateError, Evaluator, Half, KernelError, ModelFolder, Scalar, Tensor, Values,
+};
 use firstdiff_trace::Cache;
 use serde_json::{Value, json};
 
@@ -81,6 +85,62 @@ fn activations_are_rounded_as_ggml_does() {
     assert_eq!(run("f32", "ggml.MUL_MAT", Arithmetic::Ggml { cache: Cache::F32 }), exact);
     assert_eq!(run("f16", "ggml.MUL_MAT", Arithmetic::F32), exact);
     assert_eq!(run("f16", "linear", Arithmetic::Ggml { cache: Cache::F32 }), exact);
+}
+
+/// A GGUF file of one matrix \[2,64\] of Q4_1 blocks, called w.
+fn gguf_of_q4_1(folder: &Path, blocks: &[u8]) -> ModelFolder {
+    let text = |text: &str| [&(text.len() as u64).to_le_bytes()[..], text.as_bytes()].concat();
+    let numbers = |numbers: &[u64]| numbers.iter().flat_map(|n| n.to_le_bytes()).collect::<Vec<u8>>();
+    let mut file = [b"GGUF".to_vec(), 3u32.to_le_bytes().to_vec(), numbers(&[1, 1])].concat();
+    file.extend([text("general.architecture"), 8u32.to_le_bytes().to_vec(), text("llama")].concat());
+    file.extend(
+        [text("w"), 2u32.to_le_bytes().to_vec(), numbers(&[64, 2]), 3u32.to_le_bytes().to_vec(), numbers(&[0])]
+            .concat(),
+    );
+    file.resize(file.len().next_multiple_of(32), 0);
+    file.extend(blocks);
+    let path = folder.join("w.gguf");
+    std::fs::write(&path, file).unwrap();
+    ModelFolder::open(&path).unwrap()
+}
+
+/// ggml multiplies the minimum of a block of Q4_1 with a sum that it has rounded to f16 apart from the values.
+#[test]
+fn minima_are_multiplied_with_the_rounded_sums_of_q8_1() {
+    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/quants");
+    let folder = tempfile::tempdir().unwrap();
+    let bytes = std::fs::read(fixtures.join("Q4_1.bin")).unwrap()[..80].to_vec();
+    let values = std::fs::read(fixtures.join("Q4_1.f32")).unwrap();
+    let values: Vec<f64> = values.as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b).into()).collect();
+    let weights = gguf_of_q4_1(folder.path(), &bytes);
+    let x: Vec<f32> = (0..64).map(|i| ((i * 37) % 101) as f32 * 0.031 - 0.5).collect();
+    let half = |x: f32| f64::from(half::f16::from_f32(x).to_f32());
+    let row = |row: usize| -> f64 {
+        let block = |b: usize| {
+            let (x, minimum) =
+                (&x[b % 2 * 32..][..32], half::f16::from_le_bytes([bytes[20 * b + 2], bytes[20 * b + 3]]));
+            let top = x.iter().fold(0f32, |top, x| top.max(x.abs()));
+            let quants: Vec<f32> = x.iter().map(|x| (x * (127.0 / top)).round_ties_even()).collect();
+            let minimum = f64::from(minimum.to_f32());
+            let scaled = |(q, w): (&f32, &f64)| f64::from(*q) * (w - minimum);
+            quants.iter().zip(&values[32 * b..]).map(scaled).sum::<f64>() * half(top / 127.0)
+                + minimum * half(top / 127.0 * quants.iter().sum::<f32>())
+        };
+        block(2 * row) + block(2 * row + 1)
+    };
+    for (op, operands) in [("linear", json!([0, 1])), ("ggml.MUL_MAT", json!([1, 0]))] {
+        let program = json!({"version": 1, "constants": [0], "weights": {"1": "w"},
+            "values": [["f32", [1, 64]], ["f32", [2, 64]], ["f32", [1, 2]]],
+            "ops": [{"o": op, "i": operands, "y": [2]}], "steps": [{"ops": [0, 1]}],
+            "taps": [{"tap": "a", "step": 0, "op": 0, "v": 2}]});
+        let program = open(&program, &[(0, vec![1, 64], x.iter().map(|&x| x.into()).collect())]).unwrap();
+        let mut evaluator = Evaluator::new(&program, Arithmetic::Ggml { cache: Cache::F32 }, &weights);
+        let mut found = Vec::new();
+        evaluator.run_step(0, &mut |tap| found = floats(tap.value.values())).unwrap();
+        for (found, due) in found.iter().zip([row(0), row(1)]) {
+            assert!((found - due).abs() <= 1e-6 * due.abs(), "{op}: {found}, {due} is due");
+        }
+    }
 }
 
 /// A product goes with its bias, also where another tap is read between the two; a norm that lacks a parameter, and factors that are no list, are refused.
