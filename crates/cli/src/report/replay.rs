@@ -371,7 +371,7 @@ fn next(session: &ReplaySession) -> Option<String> {
             one.report.op
         ),
         [] => format!(
-            "`firstdiff explain` with the same arguments tries more; fix the operation '{}' that makes {place} first, and replay again",
+            "`firstdiff explain` with the same arguments tries more; look at how {place} is made and recorded (the reference: '{}'), and replay again",
             one.report.op
         ),
         through => match &unrecorded(through.to_vec(), &session.replay, &session.input.dump)[..] {

@@ -110,9 +110,14 @@ impl ReplaySession {
         let sites: BTreeSet<Site> = open.iter().map(|t| t.report.place.tap.site).collect();
         let names: Vec<String> = sites.into_iter().map(|site| site.name().to_owned()).collect();
         Some(format!(
-            "{} of {} could not be judged ({}: {}); what could be is right",
+            "{}{} could not be judged ({}: {}); what could be is right",
             shorten(&names, 5),
-            if first.report.place.step > 0 { "the decode steps" } else { "the prefill" },
+            match () {
+                () if first.report.place.step > 0 => " of the decode steps",
+                () if self.replay.taps.iter().any(|t| t.report.place.step > 0) => " of the prefill",
+                // One pass: the candidate's own, or its steps joined.
+                () => "",
+            },
             first.report.place,
             first.reason.as_ref().map_or("unchecked".into(), Reason::to_string)
         ))

@@ -10,6 +10,7 @@ use crate::layout::types::Layout;
 use crate::report::anatomy::{Anatomy, Transform};
 use crate::report::{FirstDivergence, anatomy};
 use crate::taps::context::{ComparisonContext, TapJudgement};
+use crate::tolerance::judge::TAKEN_BACK;
 use crate::tolerance::layout::ANATOMY_ROOM;
 
 impl ComparisonContext<'_> {
@@ -31,7 +32,15 @@ impl ComparisonContext<'_> {
         // The error ends where every tap computed from it ends in one that agrees.
         let (after, reached) = self.graph.nearest_after(index, |i| taps[i].agrees() && !taps[i].is_in_part());
         let ends = |&i: &usize| self.graph.nearest_after(i, |_| true).0.is_empty();
-        let recovers_at = after.first().filter(|_| !reached.iter().any(ends)).map(|&i| places[i]);
+        // What a coarse tolerance hides may be the error itself, made smaller.
+        let is_taken_back = |&i: &usize| match &taps[i] {
+            TapJudgement::Compared(judged) => {
+                judged.judgement.metrics.nmse().is_none_or(|left| left <= TAKEN_BACK * nmse)
+            }
+            _ => true,
+        };
+        let recovers = after.iter().all(is_taken_back) && !reached.iter().any(ends);
+        let recovers_at = after.first().filter(|_| recovers).map(|&i| places[i]);
         let differing = reached.into_iter().filter(|&i| recovers_at.is_some() && taps[i].is_compared());
         Ok(FirstDivergence {
             index: at,

@@ -69,7 +69,11 @@ impl OpenTaps {
 
     /// Whether layers of a named stack have taps, as those of an encoder and a decoder.
     pub(super) fn has_named_stacks(&self) -> bool {
-        self.shared.values().flatten().any(|tap| tap.block().is_some_and(|(stack, _)| !stack.is_empty()))
+        self.shared
+            .values()
+            .flatten()
+            .chain(self.in_graph.keys())
+            .any(|tap| tap.block().is_some_and(|(stack, _)| !stack.is_empty()))
     }
 
     /// Whether it is known when a tap is produced: by the vocabulary or a dump.json. Else it is placed by its name.

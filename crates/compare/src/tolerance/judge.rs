@@ -41,6 +41,8 @@ pub(crate) const FACTOR_SIGMAS: f64 = 6.0;
 pub(crate) const FEW_FACTOR_VALUES: f64 = 4.0;
 /// Independent errors in one position, as far as a constant factor is concerned.
 pub(crate) const VALUES_A_POSITION: f64 = 4.0;
+/// The share of a wrong tap's NMSE that is left where what is made of it has taken the error back.
+pub(crate) const TAKEN_BACK: f64 = 0.01;
 /// A constant factor is all that is wrong where it leaves less than this share of the error.
 pub(crate) const FACTOR_LEAVES: f64 = 0.1;
 /// Where errors are inherited, the error of a K/V cache may grow to this many times.

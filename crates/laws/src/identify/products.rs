@@ -165,11 +165,15 @@ fn rows_of(x: &Array2<f64>, measured: &[Measured], axis: Axis, case: &Case<'_>) 
         // The root of the mean square and an epsilon, and what that is multiplied by.
         let [by, plus] = [fit.coefficients[0], fit.coefficients[1]];
         let (a, e) = (by.number(), plus.over(by).number());
-        let (scale, epsilon) = (a.value, e.value);
-        let made = move |x: &Array2<f64>| -> Vec<f64> {
+        let scale = a.value;
+        let made = move |x: &Array2<f64>, epsilon: f64| -> Vec<f64> {
             x.rows().into_iter().map(|row| (scale * (mean_square(&row.to_vec()) + epsilon)).sqrt().recip()).collect()
         };
-        if scale > 0.0 && made(x).iter().zip(measured).all(|(made, m)| m.may_be(*made)) {
+        // Of an epsilon little is known, as it is small beside the squares: that of a model is a power of ten.
+        let power = (e.value > 0.0).then(|| Measured::new(10f64.powf(e.value.log10().round()), 0.0).plain());
+        let fits = |e: &Number| made(x, e.value).iter().zip(measured).all(|(made, m)| m.may_be(*made));
+        if let Some(e) = power.into_iter().chain([e]).find(fits).filter(|_| scale > 0.0) {
+            let epsilon = e.value;
             let scaled = if scale == 1.0 {
                 String::new()
             } else {
@@ -179,7 +183,7 @@ fn rows_of(x: &Array2<f64>, measured: &[Measured], axis: Axis, case: &Case<'_>) 
             all.push(Rows {
                 words: format!("over the root mean square of its row{plus}{scaled}"),
                 bits: 4.0 + if scale == 1.0 { 0.0 } else { a.bits } + if epsilon == 0.0 { 0.0 } else { e.bits },
-                of: Arc::new(move |x| Some(made(x))),
+                of: Arc::new(move |x| Some(made(x, epsilon))),
             });
         }
     }

@@ -102,10 +102,7 @@ impl Divergence {
             line("it is", format!("{} (leaves NMSE {})", undone.change, number(undone.residual_nmse)));
         }
         if let Some(from) = first.recovers_at {
-            line(
-                "but",
-                format!("all that is made of it agrees again, from {from} on: the difference does not reach further"),
-            );
+            line("but", format!("all that is made of it agrees again, from {from} on"));
         }
         if let Some(cause) = &first_place.why {
             line(CAUSE, cause.summary.clone().unwrap_or_default());

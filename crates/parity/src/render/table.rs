@@ -70,7 +70,15 @@ fn legend(screen: &mut Screen, report: &Report) {
     let any = |status: Status| report.taps.iter().any(|tap| tap.status == status);
     if any(Status::Downstream) {
         let unchecked = if any(Status::Unchecked) { "; ?: unchecked" } else { "" };
-        let text = format!("  DIFF: differs, no compared input does; off: so does an input{unchecked}");
+        // A state that was not recorded is known by what an earlier step made of it.
+        let may_hold_a_state =
+            |tap: &TapReport| tap.status == Status::Downstream && tap.place.step > 0 && tap.place.tap.is_open();
+        let earlier = if report.taps.iter().any(may_hold_a_state) {
+            ", or a tap of an earlier step that it may read"
+        } else {
+            ""
+        };
+        let text = format!("  DIFF: differs, no compared input does; off: so does an input{earlier}{unchecked}");
         screen.line(&paint(DIM, &text));
     }
 }

@@ -833,8 +833,16 @@ def graph_of_prefill(graph):
     program = graph.program
     taps = [tap for tap in program.taps if tap["step"] == 0]
     made = defaultdict(list)  # the taps that look at what an operation wrote, of which it may write several: each part by its first name
-    files, scopes = list(program.files), list(program.scopes)
-    named = {tap["op"] for tap in taps}
+    files, scopes, named = list(program.files), list(program.scopes), {tap["op"] for tap in program.taps}
+
+    def maker_of(tap):
+        """A copy hands on what another operation made, unless that is a tap by itself."""
+        maker = graph.before(tap["op"])
+        return program.operations[tap["op"] if maker in named else maker]
+
+    def line_of(operation):
+        return f'{files[scopes[operation.scope][2]].rsplit("/", 1)[-1]}:{operation.line}'
+
     first = {}
     for tap in taps:
         looks = made[tap["op"], tap["v"].buffer]
@@ -842,11 +850,12 @@ def graph_of_prefill(graph):
         first[tap["tap"]] = next((name for name, view in looks if overlap(view, tap["v"])), None)
         if first[tap["tap"]] is None:
             looks.append((tap["tap"], tap["v"]))
+    # The steps after the prefill may take another way through the code.
+    lines = defaultdict(set)
+    for tap in program.taps:
+        lines[tap["tap"]].add(line_of(maker_of(tap)))
     rows = []
     for tap in taps:
-        # A copy hands on what another operation made, unless that is a tap by itself.
-        maker = graph.before(tap["op"])
-        operation = program.operations[tap["op"] if maker in named else maker]
         reads = dict.fromkeys([first[tap["tap"]]] if first[tap["tap"]] else [])
         open_, seen = [] if reads else [*graph.read_for(tap["op"], tap["v"])], set()
         while open_:
@@ -858,8 +867,8 @@ def graph_of_prefill(graph):
             reads.update(dict.fromkeys(looks))
             if not looks:
                 open_ += graph.read_for(at, view)
-        file = files[scopes[operation.scope][2]].rsplit("/", 1)[-1]
-        rows.append({"tap": tap["tap"], "op": f"{operation.kind} ({file}:{operation.line})", "reads": list(reads)})
+        operation, of_prefill = maker_of(tap), " in the prefill" if len(lines[tap["tap"]]) > 1 else ""
+        rows.append({"tap": tap["tap"], "op": f"{operation.kind} ({line_of(operation)}{of_prefill})", "reads": list(reads)})
     return rows
 
 
