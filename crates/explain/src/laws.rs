@@ -1,4 +1,4 @@
-//! What does a wrong operation compute instead, where no mistake of the catalogue gives its numbers? The law that its inputs and outputs show.
+//! Measures what a wrong operation computes instead, where no mistake of the catalogue gives its numbers: the law that its inputs and outputs show.
 
 use firstdiff_compare::Place;
 use firstdiff_core::softmax;

@@ -1,5 +1,5 @@
-//! What is wrong, and where does it come from? Each operation of a recorded run judged by itself ([`replay`](mod@replay)), and weights
-//! against weights ([`weights`]).
+//! Finds what is wrong, and where it comes from. Each operation of a recorded run is judged by itself ([`replay`](mod@replay)), and
+//! weights against weights ([`weights`]).
 //!
 //! [`model`] and [`program`] carry out every operation of a model, or of a program that a reference recorded, on the candidate's own recorded inputs: an error
 //! upstream cannot hide one here, so one run names every wrong operation. [`weights`] lays the tensors of two files against each other, in whatever format they are.

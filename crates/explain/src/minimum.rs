@@ -1,4 +1,4 @@
-//! Where is a function of one number least?
+//! Searches where a function of one number is least.
 
 /// Evaluations after which a search for the least value ends in any case.
 const MOST_STEPS: usize = 60;

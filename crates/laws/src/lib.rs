@@ -1,4 +1,4 @@
-//! What does a wrong operation compute instead? A law is measured from the recorded inputs and outputs of the operation, and from what is due there.
+//! Measures what a wrong operation computes instead. A law is measured from the recorded inputs and outputs of the operation, and from what is due there.
 //!
 //! The operation is known in many places (layers), and is wrong in the same way in all of them. A law is fitted in the first place and proved in the others.
 //! It is accepted where its own prediction leaves no more than rounding, and where it says much less than it explains: its parameters are paid for in bits.

@@ -1,4 +1,4 @@
-//! Is a measured number a simple one?
+//! Recognises simple numbers among measured ones.
 
 use std::f64::consts::{E, LN_2, PI, SQRT_2};
 

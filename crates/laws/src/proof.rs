@@ -1,4 +1,4 @@
-//! Which law holds in every place where the operation is wrong?
+//! Proves which law holds in every place where the operation is wrong.
 
 use std::collections::BTreeSet;
 

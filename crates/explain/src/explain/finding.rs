@@ -1,4 +1,4 @@
-//! What is said of a mistake? Its cause, how sure that is, and all places where it was found.
+//! Defines what is said of a mistake: its cause, how sure that is, and all places where it was found.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! What is said of what was found? Each cause once, with all its places; and what holds in one place only is taken back.
+//! Makes findings of what was found: each cause once, with all its places; what holds in one place only is taken back.
 
 use std::collections::BTreeSet;
 

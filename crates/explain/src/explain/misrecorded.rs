@@ -1,4 +1,4 @@
-//! Is a tap only recorded wrongly? Then what reads it was made of the right value, and no operation is to be blamed.
+//! Finds taps that are only recorded wrongly: what reads such a tap was made of the right value, and no operation is to be blamed.
 //!
 //! A buffer that is written down too early or too late, or under another's name, is not what the engine went on with. What reads the tap tells: on
 //! the value that the tap should have the candidate's own numbers come out, on the recorded one they do not.

@@ -1,4 +1,4 @@
-//! Why is it wrong? For every operation that replay finds wrong, the mistakes that reproduce it.
+//! Explains a replay: for every operation that it finds wrong, the mistakes that reproduce the candidate's numbers.
 
 mod effort;
 pub(crate) mod finding;

@@ -1,4 +1,4 @@
-//! What is done wrong from the products of queries and keys to the mixed values?
+//! Imitates mistakes from the products of queries and keys to the mixed values.
 
 use firstdiff_trace::Site;
 

@@ -1,4 +1,4 @@
-//! Which mistake of the catalogue is a measured law? A row of the table for each: the form of the law, and what its parameters must be.
+//! Names the mistake of the catalogue that a measured law is. A row of the table for each: the form of the law, and what its parameters must be.
 
 use firstdiff_laws::{Form, Law, Status};
 use firstdiff_trace::Site;

@@ -1,4 +1,4 @@
-//! What is done wrong with tokens and their embedding? Right: row `token` of the matrix, times the family's factor.
+//! Imitates mistakes with tokens and their embedding. Right: row `token` of the matrix, times the family's factor.
 
 use firstdiff_trace::Site;
 

@@ -1,4 +1,4 @@
-//! What is done wrong between the feed-forward's projections? Right: activation(gate) · up.
+//! Imitates mistakes between the feed-forward's projections. Right: activation(gate) · up.
 
 use firstdiff_trace::Site;
 

@@ -1,4 +1,4 @@
-//! What is done wrong behind the layers? Right: the last hidden state, normed once, times the head's matrix, and nothing more.
+//! Imitates mistakes behind the layers. Right: the last hidden state, normed once, times the head's matrix, and nothing more.
 
 use firstdiff_core::softmax;
 use firstdiff_trace::Site;

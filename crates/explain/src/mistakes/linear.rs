@@ -1,4 +1,4 @@
-//! What is done wrong in a projection, or the head? Right: x Wᵀ + b, W \[out,in\].
+//! Imitates mistakes in a projection, or the head. Right: x Wᵀ + b, W \[out,in\].
 
 use firstdiff_trace::Site;
 

@@ -1,4 +1,4 @@
-//! What is done wrong in a norm? Right: w · x / √(mean(x²) + eps) over the last axis.
+//! Imitates mistakes in a norm. Right: w · x / √(mean(x²) + eps) over the last axis.
 
 use firstdiff_trace::Site;
 

@@ -1,4 +1,4 @@
-//! What may a parameter of a mistake be? The words that name its forms, and numbers.
+//! Defines what a parameter of a mistake may be: words that name its forms, and numbers.
 
 use serde_json::Value;
 

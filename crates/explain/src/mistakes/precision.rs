@@ -1,4 +1,4 @@
-//! Is it another arithmetic, and no mistake? The step as it should be, in every other profile.
+//! Tells another arithmetic from a mistake: the step as it should be, in every other profile.
 
 use firstdiff_trace::Site;
 

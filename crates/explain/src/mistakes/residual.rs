@@ -1,4 +1,4 @@
-//! What is done wrong in a residual add? Right: the stream before it plus the branch.
+//! Imitates mistakes in a residual add. Right: the stream before it plus the branch.
 
 use firstdiff_trace::Site;
 

@@ -1,4 +1,4 @@
-//! What is done wrong in the rotation? Right: pair i of each head turned by position · ωᵢ, ωᵢ = theta^(-2i/d), scaled as the config says.
+//! Imitates mistakes in the rotation. Right: pair i of each head turned by position · ωᵢ, ωᵢ = theta^(-2i/d), scaled as the config says.
 
 use firstdiff_trace::Site;
 

@@ -1,4 +1,4 @@
-//! To how few bits are weights and activations rounded before they are multiplied? The grids that engines use, and rounding to one.
+//! Finds to how few bits weights and activations are rounded before they are multiplied: the grids that engines use, and rounding to one.
 
 use firstdiff_model::Half;
 use ndarray::Array2;

@@ -1,4 +1,4 @@
-//! What is done wrong in the scores? Right: scale · qk, capped where the config says, -inf where a key is later than the query, or a window behind it.
+//! Imitates mistakes in the scores. Right: scale · qk, capped where the config says, -inf where a key is later than the query, or a window behind it.
 
 use firstdiff_trace::Site;
 

@@ -1,4 +1,4 @@
-//! What happens to weights between the file and the product? Bits read as another type, reading that ends too early.
+//! Imitates what happens to weights between the file and the product: bits read as another type, reading that ends too early.
 
 use super::mistake::{Mistake, sites};
 use super::param::Param;

@@ -1,5 +1,5 @@
-//! Is every operation right, in another arithmetic than the candidate's dump says? Weights that are rounded to 16 bits are imitated, which is said only where
-//! nothing at all stays wrong. A run whose values are all of 16 bits is judged as one.
+//! Decides whether every operation is right, in another arithmetic than the candidate's dump says. Weights that are rounded to 16 bits are
+//! imitated, which is said only where nothing at all stays wrong. A run whose values are all of 16 bits is judged as one.
 
 use std::collections::HashSet;
 

@@ -1,5 +1,5 @@
-//! How far off does the order of a sum leave a value? As far as its terms are large, however little they add up to: what nearly cancels is less exact than
-//! its own size says.
+//! Computes how far off the order of a sum leaves a value: as far as its terms are large, however little they add up to. What nearly cancels is
+//! less exact than its own size says.
 
 use std::sync::Arc;
 

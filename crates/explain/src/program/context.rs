@@ -1,4 +1,4 @@
-//! What stands around an operation of a program? Who made what it reads, who reads what it makes.
+//! Describes what stands around an operation of a program: who makes what it reads, and who reads what it makes.
 
 use std::cell::OnceCell;
 use std::collections::{BTreeSet, HashMap};

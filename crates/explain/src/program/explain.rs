@@ -1,4 +1,4 @@
-//! Why is it wrong? Each wrong slice is carried out otherwise, until the candidate's own numbers come out.
+//! Explains a program's wrong slices: each is carried out otherwise, until the candidate's own numbers come out.
 
 use std::time::Instant;
 

@@ -1,4 +1,4 @@
-//! What does the candidate hold of the program's taps?
+//! Reads what the candidate holds of the program's taps.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 

@@ -1,4 +1,4 @@
-//! Which mistakes could what was recorded not have shown? Those that change nothing in the operations that are right, and those of steps and of tokens that
+//! Lists the mistakes that the recordings could not have shown: those that change nothing in the operations that are right, and those of steps and of tokens that
 //! the candidate does not have.
 
 use std::collections::{BTreeMap, BTreeSet};

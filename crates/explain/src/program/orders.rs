@@ -1,5 +1,5 @@
-//! Does a tap hold the right rows in another order that is its own? Those of a sort within each number that is sorted, and those of an expert by another order of
-//! places: one order for all taps that stand by it.
+//! Finds taps that hold the right rows in another order that is their own: those of a sort within each number that is sorted, and those of an expert by another
+//! order of places: one order for all taps that stand by it.
 
 use std::collections::HashMap;
 

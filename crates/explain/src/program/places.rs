@@ -1,5 +1,5 @@
-//! In which order of places does the candidate hold its choices? A router sends each token to a set of experts: which of them stands first is nobody's fault,
-//! as long as all that stands by places has the same order.
+//! Finds the order of places in which the candidate holds its choices. A router sends each token to a set of experts: which of them stands first is nobody's
+//! fault, as long as all that stands by places has the same order.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 

@@ -1,4 +1,4 @@
-//! Which operations are wrong in themselves? The program is run once, and takes the candidate's values at every tap that the candidate holds:
+//! Judges which operations are wrong in themselves. The program is run once, and takes the candidate's values at every tap that the candidate holds:
 //! so each tap is computed from the candidate's own values above it.
 
 use firstdiff_compare::{Layout, Status, TapReport, layout_notes};

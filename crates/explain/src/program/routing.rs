@@ -1,4 +1,4 @@
-//! Which experts does the candidate choose? The program as it is with its choices, and the tokens that go elsewhere than in the reference.
+//! Follows the candidate's choice of experts: the program as it is with its choices, and the tokens that go elsewhere than in the reference.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, Mutex};

@@ -1,4 +1,4 @@
-//! In which order do rows stand that were sorted by their expert? PyTorch's sort keeps no order of equal numbers, and engines group tokens as they like: any
+//! Finds the order of rows that were sorted by their expert. PyTorch's sort keeps no order of equal numbers, and engines group tokens as they like: any
 //! order of one expert's rows is right, where all of them are, and all taps have it.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};

@@ -1,5 +1,5 @@
-//! How do the rows of experts stand? Where rows are the reference's under one reading alone, so. Below a fault none is near the reference's: then by what the
-//! candidate's own values give. Of the readings that its choice of experts allows, it is the one under which its rows are what its own inputs make, and what
+//! Finds how the rows of experts stand. Where rows are the reference's under one reading alone, so. Below a fault none is near the reference's: then by what
+//! the candidate's own values give. Of the readings that its choice of experts allows, it is the one under which its rows are what its own inputs make, and what
 //! follows is what its rows make.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};

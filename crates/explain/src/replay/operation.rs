@@ -1,4 +1,4 @@
-//! Is an operation right by itself? One value beside the right one, by the profile's arithmetic.
+//! Judges whether an operation is right by itself: one value beside the right one, by the profile's arithmetic.
 
 use firstdiff_compare::{
     Difference, Outcome, PairJudgement, Place, Profile as Judged, Status, TapReport, storage_nmse,

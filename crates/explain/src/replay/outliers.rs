@@ -1,4 +1,4 @@
-//! Is an error in one place only? Rounding is everywhere: an element, or a row, that is off by far more than the rest is no rounding.
+//! Finds errors in one place only. Rounding is everywhere: an element, or a row, that is off by far more than the rest is no rounding.
 
 use firstdiff_model::Profile;
 use ndarray::{ArrayD, ArrayView1, Dimension};

@@ -1,4 +1,4 @@
-//! Why is a tap wrong on its own inputs, or why is nothing said of it? Reasons are data; their words stand here.
+//! Lists why a tap is wrong on its own inputs, or why nothing is said of it. Reasons are data; their words stand here.
 
 use std::fmt;
 

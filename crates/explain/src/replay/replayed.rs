@@ -1,4 +1,4 @@
-//! What is a replay told, and what does it say of each tap?
+//! Defines what a replay is told, and what it says of each tap.
 
 use firstdiff_compare::{Chunks, Place, SeenPadding, Status, TapReport};
 use firstdiff_model::{Cache, ModelError, Profile};

@@ -1,4 +1,4 @@
-//! What was added to the residual stream? The candidate's sum fitted as a·x + b·branch + c·norm(x).
+//! Finds what was added to the residual stream: the candidate's sum fitted as a·x + b·branch + c·norm(x).
 
 use firstdiff_compare::metrics::Squares;
 use firstdiff_trace::{Site, Tap};

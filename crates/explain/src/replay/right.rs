@@ -1,4 +1,4 @@
-//! When is an operation right by itself? How far from its right value rounding may leave it, and how that is judged.
+//! Judges whether an operation is right by itself: how far from its right value rounding may leave it.
 
 use std::borrow::Cow;
 

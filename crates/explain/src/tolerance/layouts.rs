@@ -1,4 +1,4 @@
-//! In which layout was a tap recorded? What explain leaves room for; compare has the layouts and their own tolerances.
+//! Holds what explain leaves room for where it finds the layout of a tap; compare has the layouts and their own tolerances.
 
 /// A layout is tried where it leaves less than this of a tap, and takes nearly all of its error away.
 pub(crate) const NEAR_LAYOUT: f64 = 0.05;

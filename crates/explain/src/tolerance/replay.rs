@@ -1,4 +1,4 @@
-//! When is an operation right by itself? What replay allows.
+//! Holds what replay allows an operation that is right by itself.
 
 // One operation's rounding (replay/right.rs).
 /// Rounding of one operation, another order of summation included: a plain loop is six times as far off as sixteen lanes.

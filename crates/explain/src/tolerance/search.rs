@@ -1,4 +1,4 @@
-//! When does a mistake give the candidate's numbers? What the search leaves room for.
+//! Holds when a mistake gives the candidate's numbers: what the search leaves room for.
 
 // The proof (search/proof.rs, search/mod.rs).
 /// By how much the rounding of a stretch may exceed what one operation is allowed, where a cause takes all else away.

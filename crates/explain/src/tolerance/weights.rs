@@ -1,4 +1,4 @@
-//! When are two weight files the same weights?
+//! Holds when two weight files are the same weights.
 
 /// Other ways to quantise than to nearest cost up to this many times the error of the nearest level; a single row or column three times that.
 pub(crate) const QUANTISING_ROOM: f64 = 2.0;

@@ -1,4 +1,4 @@
-//! Where in its blocks is a dequantisation wrong? Scales of some parts, bits of the wrong element, elements in another order.
+//! Finds where in its blocks a dequantisation is wrong: scales of some parts, bits of the wrong element, elements in another order.
 
 use firstdiff_compare::metrics::Squares;
 use firstdiff_model::{Half, Storage, WeightView, ggml};

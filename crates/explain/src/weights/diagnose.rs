@@ -1,4 +1,4 @@
-//! Why are two tensors not the same? Each known mistake is imitated on A, and named if B's own values come out.
+//! Finds why two tensors are not the same. Each known mistake is imitated on A, and named if B's own values come out.
 
 use firstdiff_compare::metrics::{Metrics, Squares};
 use firstdiff_compare::{number, ranges};

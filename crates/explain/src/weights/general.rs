@@ -1,5 +1,5 @@
-//! Do two files of an architecture that is not known hold the same weights? Each tensor of B against what A has for it; of a known one what stands in parts
-//! on one side alone.
+//! Judges whether two files of an architecture that is not known hold the same weights. Each tensor of B against what A has
+//! for it; of a known one what stands in parts on one side alone.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,4 +1,4 @@
-//! Are two tensors the same but for what their element types cost? By what the values are, then by how much they are off and where.
+//! Judges whether two tensors are the same but for what their element types cost: by what the values are, then by how much they are off and where.
 
 use firstdiff_compare::metrics::Metrics;
 use firstdiff_model::{Half, Storage};

@@ -1,4 +1,4 @@
-//! Do two files hold the same weights? Tensors are paired by what their names mean, read a tile of rows at a time, and judged against
+//! Judges whether two files hold the same weights. Tensors are paired by what their names mean, read a tile of rows at a time, and judged against
 //! what their element types must cost.
 
 mod blocks;

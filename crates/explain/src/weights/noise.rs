@@ -1,4 +1,4 @@
-//! What error must storing values in a type cost? A variance for each element, computed from the values and the type's steps, not looked up.
+//! Computes what error storing values in a type must cost: a variance for each element, from the values and the type's steps, not looked up.
 
 use firstdiff_model::{Levels, Storage, ggml};
 

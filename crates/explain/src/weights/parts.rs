@@ -1,4 +1,4 @@
-//! What do names of any architecture say of a weight? Its layer, and of which part of a block it is, where a word has one meaning.
+//! Reads what names of any architecture say of a weight: its layer, and of which part of a block it is, where a word has one meaning.
 //!
 //! The words are those of Hugging Face's modules and of GGUF's tensors, whichever model uses them. They never prove what a tensor is: they say which tensors
 //! it cannot be, so that a swapped one is not taken for right because its values are found elsewhere.

@@ -1,4 +1,4 @@
-//! Is a tensor another one in another order of its elements? As rows for columns, or as bytes of one shape read under another; and with a law beside.
+//! Finds a tensor that is another one in another order of its elements: rows for columns, or bytes of one shape read under another; and with a law beside.
 
 use super::changes::Both;
 use super::diagnose::{Diagnosis, Pair, close, near};

@@ -1,4 +1,4 @@
-//! Of which of A's tensors is each of B's made, where no family says? By names as far as they have one meaning, and by content: a recipe that makes B's
+//! Finds of which of A's tensors each of B's is made, where no family says. By names as far as they have one meaning, and by content: a recipe that makes B's
 //! tensor in one layer is what the file does in all of them, and a tensor that it does not make is wrong.
 
 use std::cell::{OnceCell, RefCell};

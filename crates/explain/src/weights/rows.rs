@@ -1,4 +1,4 @@
-//! Of which rows of some tensors is a tensor made? Found by content, however coarsely it is stored, and only where the rows stand in a regular order.
+//! Finds of which rows of some tensors a tensor is made: by content, however coarsely it is stored, and only where the rows stand in a regular order.
 
 use std::collections::BTreeSet;
 

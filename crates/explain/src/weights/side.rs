@@ -1,4 +1,4 @@
-//! What does one side of a comparison hold? Its tensors by what their names mean, read in a common order.
+//! Reads one side of a comparison: its tensors by what their names mean, in a common order.
 
 use std::collections::BTreeMap;
 use std::ops::Range;

@@ -1,4 +1,4 @@
-//! What is wrong with a tensor's values one by one? Constants, zeros, bytes read as another type, an offset, a factor, blocks unpacked wrongly.
+//! Finds what is wrong with a tensor's values one by one: constants, zeros, bytes read as another type, an offset, a factor, blocks unpacked wrongly.
 
 use firstdiff_evidence::choice;
 use firstdiff_model::Storage;

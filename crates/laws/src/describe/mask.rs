@@ -1,4 +1,4 @@
-//! Which keys does each query see?
+//! Describes which keys each query sees.
 
 use ndarray::{Array2, s};
 use serde_json::Value;

@@ -1,4 +1,4 @@
-//! Which of an axis are meant?
+//! Describes which indices of an axis are meant.
 
 use crate::case::Axis;
 use crate::describe::{choice, nth};

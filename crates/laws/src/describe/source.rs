@@ -1,4 +1,4 @@
-//! Which slice stands at each place?
+//! Describes which slice stands at each place.
 
 use std::cell::RefCell;
 use std::collections::HashSet;

@@ -1,4 +1,4 @@
-//! Is there a law in a table of measured numbers?
+//! Describes a table of measured numbers by a law, where it has one.
 
 use crate::case::Axis;
 use crate::describe::choice;

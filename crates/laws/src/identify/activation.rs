@@ -1,4 +1,4 @@
-//! Activations: which function, of which operand, with which constant?
+//! Identifies activations: the function, its operand, its constant.
 
 mod compound;
 mod functions;

@@ -1,4 +1,4 @@
-//! Embeddings: which row is read for which token, and of which table?
+//! Identifies embeddings: which row is read for which token, and of which table.
 
 mod of_whole_table;
 

@@ -1,4 +1,4 @@
-//! Which laws may a wrong operation follow? Each is fitted on the first place and said with its price; none is believed before its proof.
+//! Identifies the laws that a wrong operation may follow. Each is fitted on the first place and said with its price; none is believed before its proof.
 
 mod activation;
 mod after;

@@ -1,4 +1,4 @@
-//! Where a part of the positions, or of the heads, is wrong: the laws of these alone. Each row of such an operation is made of the rows of its operands at the same place.
+//! Identifies laws of a part of the positions, or of the heads, alone. Each row of such an operation is made of the rows of its operands at the same place.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Rotations: which pairs of dimensions, by which angles, at which positions, for which heads?
+//! Identifies rotations: which pairs of dimensions, by which angles, at which positions, for which heads.
 
 mod positions;
 mod sections;

@@ -1,4 +1,4 @@
-//! Sums: which tensors, and how often?
+//! Identifies sums: which tensors, and how often.
 
 use std::sync::Arc;
 

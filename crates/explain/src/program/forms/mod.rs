@@ -1,4 +1,4 @@
-//! What may an engine do otherwise? Other ways to carry out operations of a program, found by what stands around them and never by a family's name.
+//! Lists what an engine may do otherwise: other ways to carry out operations of a program, found by what stands around them and never by a family's name.
 
 mod attention;
 mod beside;
